@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/store/file.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/falloc.h>
+#include <linux/fs.h>
+#include <sys/file.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/strip.h"
+#include "engine/base/failpoints.h"
+#include "engine/base/status_macros.h"
+#include "engine/base/strings.h"
+
+namespace cowshed::engine {
+namespace {
+
+absl::Status ErrnoStatus(int error, std::string_view message) {
+  const std::string text = StrCat(message, ": ", std::strerror(error));
+  switch (error) {
+    case ENOSPC:
+    case EDQUOT:
+      return absl::ResourceExhaustedError(text);
+    case EIO:
+      return absl::UnavailableError(text);
+    case EOPNOTSUPP:
+    case ENOSYS:
+    case ENOTTY:
+      return absl::UnimplementedError(text);
+    default:
+      return absl::ErrnoToStatus(error, View(message));
+  }
+}
+
+class PosixFile final : public File {
+ public:
+  PosixFile(std::string path, int descriptor, bool is_device)
+      : path_(std::move(path)), descriptor_(descriptor), is_device_(is_device) {}
+  ~PosixFile() override { close(descriptor_); }
+
+  absl::Status Read(uint64_t offset, std::span<std::byte> out) const override {
+    RETURN_IF_ERROR(Failpoints::Hit("file.read"));
+    while (!out.empty()) {
+      const ssize_t got = pread(descriptor_, out.data(), out.size(), static_cast<off_t>(offset));
+      if (got < 0 && errno == EINTR) {
+        continue;
+      }
+      if (got < 0) {
+        return Error("read", offset);
+      }
+      if (got == 0) {
+        std::memset(out.data(), 0, out.size());
+        return absl::OkStatus();
+      }
+      offset += static_cast<uint64_t>(got);
+      out = out.subspan(static_cast<size_t>(got));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Write(uint64_t offset, std::span<const std::byte> data) override {
+    const iovec piece{const_cast<std::byte*>(data.data()), data.size()};
+    return WriteV(offset, std::span(&piece, 1));
+  }
+
+  absl::Status WriteV(uint64_t offset, std::span<const iovec> pieces) override {
+    RETURN_IF_ERROR(Failpoints::Hit("file.write"));
+    std::vector<iovec> rest(pieces.begin(), pieces.end());
+    size_t first = 0;
+    while (true) {
+      while (first < rest.size() && rest[first].iov_len == 0) {
+        ++first;
+      }
+      if (first == rest.size()) {
+        return absl::OkStatus();
+      }
+      const int count = static_cast<int>(std::min<size_t>(rest.size() - first, IOV_MAX));
+      const ssize_t written = pwritev(descriptor_, &rest[first], count, static_cast<off_t>(offset));
+      if (written < 0 && errno == EINTR) {
+        continue;
+      }
+      if (written < 0) {
+        return Error("write", offset);
+      }
+      offset += static_cast<uint64_t>(written);
+      for (size_t left = static_cast<size_t>(written); left > 0;) {
+        const size_t taken = std::min(left, rest[first].iov_len);
+        rest[first].iov_base = static_cast<char*>(rest[first].iov_base) + taken;
+        rest[first].iov_len -= taken;
+        left -= taken;
+        first += rest[first].iov_len == 0 ? 1 : 0;
+      }
+    }
+  }
+
+  absl::Status Sync() override {
+    RETURN_IF_ERROR(Failpoints::Hit("file.sync"));
+    return fdatasync(descriptor_) == 0 ? absl::OkStatus() : Error("sync", 0);
+  }
+
+  absl::Status Punch(uint64_t offset, uint64_t bytes) override {
+    int rc = 0;
+    if (is_device_) {
+      uint64_t range[2] = {offset, bytes};
+      rc = ioctl(descriptor_, BLKDISCARD, range);
+    } else {
+      rc = fallocate(descriptor_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                     static_cast<off_t>(offset), static_cast<off_t>(bytes));
+    }
+    return rc == 0 ? absl::OkStatus() : Error("punch", offset);
+  }
+
+  absl::Status Truncate(uint64_t bytes) override {
+    if (!is_device_) {
+      return ftruncate(descriptor_, static_cast<off_t>(bytes)) == 0 ? absl::OkStatus()
+                                                                    : Error("truncate", bytes);
+    }
+    ASSIGN_OR_RETURN(const uint64_t device_bytes, SizeBytes());
+    if (bytes > device_bytes) {
+      return absl::FailedPreconditionError(
+          StrCat("device ", path_, " has ", device_bytes, " bytes, ", bytes, " are asked for"));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<uint64_t> SizeBytes() const override {
+    if (is_device_) {
+      uint64_t bytes = 0;
+      if (ioctl(descriptor_, BLKGETSIZE64, &bytes) != 0) {
+        return Error("size", 0);
+      }
+      return bytes;
+    }
+    struct stat info {};
+    if (fstat(descriptor_, &info) != 0) {
+      return Error("stat", 0);
+    }
+    return static_cast<uint64_t>(info.st_size);
+  }
+
+  absl::StatusOr<uint64_t> HostFreeBytes() const override {
+    if (is_device_) {
+      return SizeBytes();
+    }
+    struct statvfs info {};
+    if (fstatvfs(descriptor_, &info) != 0) {
+      return Error("statvfs", 0);
+    }
+    return static_cast<uint64_t>(info.f_bavail) * info.f_frsize;
+  }
+
+  bool is_device() const override { return is_device_; }
+
+ private:
+  absl::Status Error(std::string_view call, uint64_t offset) const {
+    const int error = errno;
+    return ErrnoStatus(error, StrCat(call, " ", path_, " at byte ", offset));
+  }
+
+  const std::string path_;
+  const int descriptor_;
+  const bool is_device_;
+};
+
+}  // namespace
+
+absl::Status SyncDirectory(const std::string& directory) {
+  const int descriptor = open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) {
+    return ErrnoStatus(errno, StrCat("open ", directory));
+  }
+  const int rc = fsync(descriptor);
+  const int error = errno;
+  close(descriptor);
+  return rc == 0 ? absl::OkStatus() : ErrnoStatus(error, StrCat("fsync ", directory));
+}
+
+absl::Status AllocateRange(int descriptor, uint64_t offset, uint64_t bytes) {
+  RETURN_IF_ERROR(Failpoints::Hit("file.allocate"));
+  while (fallocate(descriptor, 0, static_cast<off_t>(offset), static_cast<off_t>(bytes)) != 0) {
+    if (errno != EINTR) {
+      const int error = errno;
+      return ErrnoStatus(error, StrCat("allocating ", bytes, " bytes at byte ", offset));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<File>> OpenFile(const std::string& path, bool create,
+                                               bool read_only) {
+  struct stat info {};
+  const bool exists = stat(path.c_str(), &info) == 0;
+  const bool is_device = exists && S_ISBLK(info.st_mode);
+  if (exists && !is_device && !S_ISREG(info.st_mode)) {
+    return absl::FailedPreconditionError(StrCat(path, " is no regular file or block device"));
+  }
+  int flags = O_CLOEXEC | (read_only ? O_RDONLY : O_RDWR);
+  if (create && !exists) {
+    flags |= O_CREAT;
+  }
+  if (is_device && !read_only) {
+    flags |= O_EXCL;  // On a block device: refuse one that is mounted.
+  }
+  const int descriptor = open(path.c_str(), flags, 0600);
+  if (descriptor < 0) {
+    return ErrnoStatus(errno, StrCat("open ", path));
+  }
+  auto file = std::make_unique<PosixFile>(path, descriptor, is_device);
+  if (create && !exists) {
+    const size_t slash = path.rfind('/');
+    RETURN_IF_ERROR(SyncDirectory(slash == std::string::npos ? "." : path.substr(0, slash + 1)));
+  }
+  return file;
+}
+
+absl::StatusOr<std::unique_ptr<FileLock>> FileLock::Acquire(const std::string& path) {
+  const int descriptor = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  if (descriptor < 0) {
+    return ErrnoStatus(errno, StrCat("open ", path));
+  }
+  std::unique_ptr<FileLock> lock(new FileLock(descriptor));
+  char text[24] = {};
+  if (flock(descriptor, LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) {
+      return ErrnoStatus(errno, StrCat("flock ", path));
+    }
+    // The holder may be between its flock and its write: then the pid is not known.
+    int holder = 0;
+    const bool known = pread(descriptor, text, sizeof(text) - 1, 0) > 0 &&
+                       absl::SimpleAtoi(absl::StripSuffix(text, "\n"), &holder);
+    return absl::FailedPreconditionError(
+        StrCat(path, " is locked by ", known ? StrCat("process ", holder) : "another process"));
+  }
+  const std::string pid = StrCat(getpid(), "\n");
+  if (ftruncate(descriptor, 0) != 0 ||
+      pwrite(descriptor, pid.data(), pid.size(), 0) != static_cast<ssize_t>(pid.size())) {
+    // A full host must not keep a pool closed: the lock itself holds.
+    (void)ftruncate(descriptor, 0);
+  }
+  return lock;
+}
+
+FileLock::~FileLock() { close(descriptor_); }
+
+}  // namespace cowshed::engine

@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/store/records.h"
+
+#include <type_traits>
+
+#include "engine/base/status_macros.h"
+
+namespace cowshed::engine {
+namespace {
+
+// One field list per record serves both directions: `Fields(archive, record)` visits the members in
+// declaration order, and the archive either writes or reads each.
+class Writer {
+ public:
+  template <typename T>
+  void operator()(const T& value) {
+    if constexpr (std::is_same_v<T, std::string>) {
+      encoder_.PutString(value);
+    } else if constexpr (std::is_same_v<T, std::map<std::string, std::string>>) {
+      encoder_.Put(static_cast<uint16_t>(value.size()));
+      for (const auto& [key, text] : value) {
+        encoder_.PutString(key).PutString(text);
+      }
+    } else if constexpr (std::is_same_v<T, std::optional<uint64_t>>) {
+      encoder_.Put(static_cast<uint8_t>(value.has_value())).Put(value.value_or(0));
+    } else {
+      encoder_.Put(value);
+    }
+  }
+  std::string Take() { return encoder_.Take(); }
+
+ private:
+  Encoder encoder_;
+};
+
+class Reader {
+ public:
+  explicit Reader(std::string_view bytes) : decoder_(bytes) {}
+  template <typename T>
+  void operator()(T& value) {
+    if constexpr (std::is_same_v<T, std::string>) {
+      decoder_.GetString(&value);
+    } else if constexpr (std::is_same_v<T, std::map<std::string, std::string>>) {
+      uint16_t count = 0;
+      decoder_.Get(&count);
+      for (uint16_t i = 0; i < count && decoder_.ok(); ++i) {
+        std::string key;
+        decoder_.GetString(&key).GetString(&value[key]);
+      }
+    } else if constexpr (std::is_same_v<T, std::optional<uint64_t>>) {
+      uint8_t present = 0;
+      uint64_t number = 0;
+      decoder_.Get(&present).Get(&number);
+      value = present != 0 ? std::optional<uint64_t>(number) : std::nullopt;
+    } else if constexpr (std::is_same_v<T, bool>) {
+      uint8_t byte = 0;  // a bool must never hold a damaged byte
+      decoder_.Get(&byte);
+      value = byte != 0;
+    } else {
+      decoder_.Get(&value);
+    }
+  }
+  absl::Status Finish(std::string_view what) const { return decoder_.Finish(what); }
+
+ private:
+  Decoder decoder_;
+};
+
+template <typename Archive, typename Record>
+void PoolRecordFields(Archive& archive, Record& record) {
+  archive(record.version);
+  archive(record.uid);
+  archive(record.features);
+  archive(record.txg);
+  archive(record.blocks_stamp_txg);
+  archive(record.next_id);
+  archive(record.capacity_sectors);
+  archive(record.create_time_ms);
+  archive(record.datasets);
+  archive(record.clones);
+  archive(record.snapshots);
+  archive(record.deferred_snapshots);
+  archive(record.holds);
+  archive(record.livelists);
+  archive(record.jobs);
+  archive(record.requests);
+  archive(record.freeing_sectors);
+  archive(record.livelist_entries);
+  archive(record.livelist_sublists);
+  archive(record.livelist_sectors);
+  archive(record.freed_sectors_total);
+  archive(record.destroyed_by_kind);
+  archive(record.destroyed_by_method);
+}
+
+template <typename Archive, typename Record>
+void NameRecordFields(Archive& archive, Record& record) {
+  archive(record.directory);
+  archive(record.dataset);
+}
+
+template <typename Archive, typename Record>
+void DirectoryRecordFields(Archive& archive, Record& record) {
+  archive(record.parent);
+  archive(record.segment);
+  archive(record.entries);
+  archive(record.detached);
+}
+
+template <typename Archive, typename Record>
+void DatasetRecordFields(Archive& archive, Record& record) {
+  archive(record.directory);
+  archive(record.segment);
+  archive(record.create_txg);
+  archive(record.create_time_ms);
+  archive(record.revision);
+  archive(record.doomed);
+  archive(record.tree);
+  archive(record.origin);
+  archive(record.origin_txg);
+  archive(record.newest_snapshot_txg);
+  archive(record.livelist);
+  archive(record.deadlist);
+  archive(record.used_sectors);
+  archive(record.referenced_sectors);
+  archive(record.written_sectors);
+  archive(record.data_blocks);
+  archive(record.snapshots);
+  archive(record.deferred_snapshots);
+  archive(record.all_snapshots);
+  archive(record.clones);
+  archive(record.dependents);
+  archive(record.quota_bytes);
+  archive(record.expire_time_ms);
+  archive(record.expiry_blocked);
+  archive(record.operation);
+  archive(record.labels);
+}
+
+template <typename Archive, typename Record>
+void SnapshotRecordFields(Archive& archive, Record& record) {
+  archive(record.dataset);
+  archive(record.name);
+  archive(record.txg);
+  archive(record.create_time_ms);
+  archive(record.deferred);
+  archive(record.hidden);
+  archive(record.dying);
+  archive(record.tree);
+  archive(record.deadlist);
+  archive(record.referenced_sectors);
+  archive(record.written_sectors);
+  archive(record.data_blocks);
+  archive(record.clones);
+  archive(record.all_clones);
+  archive(record.holds);
+  archive(record.operation);
+  archive(record.labels);
+}
+
+template <typename Archive, typename Record>
+void HoldRecordFields(Archive& archive, Record& record) {
+  archive(record.owner);
+  archive(record.create_time_ms);
+  archive(record.expire_time_ms);
+}
+
+template <typename Archive, typename Record>
+void JobRecordFields(Archive& archive, Record& record) {
+  archive(record.kind);
+  archive(record.phase);
+  archive(record.destroy_kind);
+  archive(record.method);
+  archive(record.stalled);
+  archive(record.operation);
+  archive(record.create_time_ms);
+  archive(record.dataset);
+  archive(record.snapshot);
+  archive(record.directory);
+  archive(record.livelist);
+  archive(record.deadlist);
+  archive(record.tree);
+  archive(record.min_birth);
+  archive(record.origin_txg);
+  archive(record.cursor_start);
+  archive(record.cursor);
+  archive(record.cursor_chunk);
+  archive(record.cursor_entry);
+  archive(record.left_sectors);
+  archive(record.error);
+}
+
+template <typename Archive, typename Record>
+void OperationRecordFields(Archive& archive, Record& record) {
+  archive(record.kind);
+  archive(record.state);
+  archive(record.destroy_kind);
+  archive(record.target);
+  archive(record.target_count);
+  archive(record.jobs_left);
+  archive(record.done_sectors);
+  archive(record.total_sectors);
+  archive(record.done_entries);
+  archive(record.total_entries);
+  archive(record.error);
+  archive(record.create_time_ms);
+  archive(record.start_time_ms);
+  archive(record.update_time_ms);
+  archive(record.finish_time_ms);
+  archive(record.txg);
+}
+
+}  // namespace
+
+std::string PoolRecord::Encode() const {
+  Writer writer;
+  PoolRecordFields(writer, *this);
+  return writer.Take();
+}
+absl::StatusOr<PoolRecord> PoolRecord::Decode(std::string_view bytes) {
+  Reader reader(bytes);
+  PoolRecord record;
+  PoolRecordFields(reader, record);
+  RETURN_IF_ERROR(reader.Finish("pool record"));
+  return record;
+}
+
+std::string NameRecord::Encode() const {
+  Writer writer;
+  NameRecordFields(writer, *this);
+  return writer.Take();
+}
+absl::StatusOr<NameRecord> NameRecord::Decode(std::string_view bytes) {
+  Reader reader(bytes);
+  NameRecord record;
+  NameRecordFields(reader, record);
+  RETURN_IF_ERROR(reader.Finish("name record"));
+  return record;
+}
+
+std::string DirectoryRecord::Encode() const {
+  Writer writer;
+  DirectoryRecordFields(writer, *this);
+  return writer.Take();
+}
+absl::StatusOr<DirectoryRecord> DirectoryRecord::Decode(std::string_view bytes) {
+  Reader reader(bytes);
+  DirectoryRecord record;
+  DirectoryRecordFields(reader, record);
+  RETURN_IF_ERROR(reader.Finish("directory record"));
+  return record;
+}
+
+std::string DatasetRecord::Encode() const {
+  Writer writer;
+  DatasetRecordFields(writer, *this);
+  return writer.Take();
+}
+absl::StatusOr<DatasetRecord> DatasetRecord::Decode(std::string_view bytes) {
+  Reader reader(bytes);
+  DatasetRecord record;
+  DatasetRecordFields(reader, record);
+  RETURN_IF_ERROR(reader.Finish("dataset record"));
+  return record;
+}
+
+std::string SnapshotRecord::Encode() const {
+  Writer writer;
+  SnapshotRecordFields(writer, *this);
+  return writer.Take();
+}
+absl::StatusOr<SnapshotRecord> SnapshotRecord::Decode(std::string_view bytes) {
+  Reader reader(bytes);
+  SnapshotRecord record;
+  SnapshotRecordFields(reader, record);
+  RETURN_IF_ERROR(reader.Finish("snapshot record"));
+  return record;
+}
+
+std::string HoldRecord::Encode() const {
+  Writer writer;
+  HoldRecordFields(writer, *this);
+  return writer.Take();
+}
+absl::StatusOr<HoldRecord> HoldRecord::Decode(std::string_view bytes) {
+  Reader reader(bytes);
+  HoldRecord record;
+  HoldRecordFields(reader, record);
+  RETURN_IF_ERROR(reader.Finish("hold record"));
+  return record;
+}
+
+std::string JobRecord::Encode() const {
+  Writer writer;
+  JobRecordFields(writer, *this);
+  return writer.Take();
+}
+absl::StatusOr<JobRecord> JobRecord::Decode(std::string_view bytes) {
+  Reader reader(bytes);
+  JobRecord record;
+  JobRecordFields(reader, record);
+  RETURN_IF_ERROR(reader.Finish("job record"));
+  return record;
+}
+
+std::string OperationRecord::Encode() const {
+  Writer writer;
+  OperationRecordFields(writer, *this);
+  return writer.Take();
+}
+absl::StatusOr<OperationRecord> OperationRecord::Decode(std::string_view bytes) {
+  Reader reader(bytes);
+  OperationRecord record;
+  OperationRecordFields(reader, record);
+  RETURN_IF_ERROR(reader.Finish("operation record"));
+  return record;
+}
+
+}  // namespace cowshed::engine
