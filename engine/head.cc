@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/head.h"
+
+#include <cstring>
+#include <utility>
+
+namespace cowshed::engine {
+
+std::shared_ptr<Head> HeadTable::Open(DatasetId id, const std::string& uid,
+                                      const DatasetRecord& record, Txg record_txg) {
+  const MutexLock lock(mutex_);
+  if (record_txg < published_) return nullptr;
+  std::shared_ptr<Head>& head = heads_[id];
+  if (head == nullptr) {
+    head = std::make_shared<Head>(id, uid);
+    {
+      const MutexLock head_lock(head->mutex);
+      head->tree = record.tree;
+      head->referenced_sectors = record.referenced_sectors;
+      head->quota_bytes = record.quota_bytes;
+    }
+    const std::shared_ptr<Head> opened = head;
+    EvictIdle();
+    return opened;
+  }
+  return head;
+}
+
+std::shared_ptr<SnapshotView> HeadTable::OpenSnapshot(SnapshotId id, const std::string& uid,
+                                                      const SnapshotRecord& record,
+                                                      Txg record_txg) {
+  const MutexLock lock(mutex_);
+  if (record_txg < published_) return nullptr;
+  std::weak_ptr<SnapshotView>& slot = snapshots_[id];
+  std::shared_ptr<SnapshotView> view = slot.lock();
+  if (view == nullptr) {
+    view = std::make_shared<SnapshotView>();
+    view->id = id;
+    view->uid = uid;
+    view->tree = record.tree;
+    slot = view;
+    if (snapshots_.size() > open_max_) {
+      absl::erase_if(snapshots_, [](const auto& entry) { return entry.second.expired(); });
+    }
+  }
+  return view;
+}
+
+void HeadTable::EvictIdle() {
+  if (heads_.size() <= open_max_) return;
+  absl::erase_if(heads_, [](const auto& entry) {
+    // Nobody else holds it, so nobody can make it dirty meanwhile: use_count is stable here.
+    if (entry.second.use_count() > 1) return false;
+    const MutexLock lock(entry.second->mutex);
+    return entry.second->open.empty() && entry.second->syncing.empty();
+  });
+}
+
+void HeadTable::MarkDirty(const std::shared_ptr<Head>& head) {
+  const MutexLock lock(mutex_);
+  const MutexLock head_lock(head->mutex);
+  if (head->listed_dirty || head->open.empty()) return;
+  head->listed_dirty = true;
+  dirty_.push_back(head);
+}
+
+std::vector<std::shared_ptr<Head>> HeadTable::CloseLayers() {
+  const MutexLock lock(mutex_);
+  std::vector<std::shared_ptr<Head>> closed = std::exchange(dirty_, {});
+  for (const std::shared_ptr<Head>& head : closed) {
+    const MutexLock head_lock(head->mutex);
+    head->syncing = std::exchange(head->open, Layer());
+    head->listed_dirty = false;
+  }
+  return closed;
+}
+
+void HeadTable::CutOpenLayer(Head& head, const HeadChange& change, Released* released) {
+  const TreeState& tree = change.record.tree;
+  const uint64_t kept_blocks = change.cut == LayerCut::kShrink ? tree.block_count() : 0;
+  const auto first_gone = head.open.blocks.lower_bound(kept_blocks);
+  for (auto it = first_gone; it != head.open.blocks.end(); ++it) {
+    const uint64_t cost = it->second.Cost(tree.block_bytes);
+    released->bytes += cost;
+    head.open.bytes -= cost;
+  }
+  head.open.blocks.erase(first_gone, head.open.blocks.end());
+  const uint64_t tail_bytes = tree.size_bytes % tree.block_bytes;
+  if (kept_blocks > 0 && tail_bytes != 0) {
+    const auto last = head.open.blocks.find(kept_blocks - 1);
+    if (last != head.open.blocks.end() && last->second.bytes != nullptr) {
+      std::memset(last->second.bytes.get() + tail_bytes, 0, tree.block_bytes - tail_bytes);
+    }
+  }
+  if (head.open.empty()) {
+    released->admitted_sectors += head.open.admitted_sectors;
+    head.open.admitted_sectors = 0;
+    head.open.growth_sectors = 0;
+  }
+}
+
+HeadTable::Released HeadTable::Publish(Txg txg, const Publication& publication,
+                                       const std::vector<std::shared_ptr<Head>>& synced) {
+  Released released;
+  std::vector<Layer> done;  // freed after the locks
+  const MutexLock lock(mutex_);
+  for (const auto& [id, change] : publication.heads) {
+    auto it = heads_.find(id);
+    if (it == heads_.end()) continue;
+    Head& head = *it->second;
+    const MutexLock head_lock(head.mutex);
+    if (change.cut != LayerCut::kNone) {
+      ++head.generation;
+      if (change.cut == LayerCut::kAll) ++head.rollbacks;
+      CutOpenLayer(head, change, &released);
+    }
+    head.tree = change.record.tree;
+    head.referenced_sectors = change.record.referenced_sectors;
+    head.quota_bytes = change.record.quota_bytes;
+    head.destroyed = head.destroyed || change.destroyed;
+    if (change.destroyed) {
+      done.push_back(std::exchange(head.syncing, Layer()));
+      heads_.erase(it);
+    }
+  }
+  for (const std::shared_ptr<Head>& head : synced) {
+    const MutexLock head_lock(head->mutex);
+    if (!head->syncing.empty()) done.push_back(std::exchange(head->syncing, Layer()));
+  }
+  for (const Layer& layer : done) {
+    released.bytes += layer.bytes;
+    released.admitted_sectors += layer.admitted_sectors;
+  }
+  for (const SnapshotId id : publication.destroyed_snapshots) {
+    auto it = snapshots_.find(id);
+    if (it == snapshots_.end()) continue;
+    if (const std::shared_ptr<SnapshotView> view = it->second.lock()) view->destroyed = true;
+    snapshots_.erase(it);
+  }
+  published_ = txg;
+  return released;
+}
+
+}  // namespace cowshed::engine

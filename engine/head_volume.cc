@@ -1,0 +1,435 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The volume of a head: reads through its layers, writes into the open one.
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <utility>
+
+#include "engine/base/status_macros.h"
+#include "engine/base/strings.h"
+#include "engine/lifecycle.h"
+#include "engine/trim.h"
+#include "engine/volume.h"
+
+namespace cowshed::engine {
+namespace {
+
+// Well below the least dirty limit, so that a part always fits.
+constexpr size_t kWritePartBytes = 1 << 20;
+// 1 PiB in 4 KiB blocks: 2^38 blocks, fan-out 2^7.
+constexpr uint64_t kMaxTreeHeight = 6;
+
+bool IsZero(const std::byte* bytes, size_t count) {
+  // The first word is zero and the rest equals the bytes one word before: one memcmp.
+  uint64_t word = 0;
+  std::memcpy(&word, bytes, sizeof(word));
+  return word == 0 && std::memcmp(bytes, bytes + sizeof(word), count - sizeof(word)) == 0;
+}
+
+// A part of a read that lies in one block.
+struct Piece {
+  uint64_t block = 0;
+  uint64_t skip = 0;
+  std::span<std::byte> out;
+};
+
+class HeadVolume final : public Volume {
+ public:
+  HeadVolume(PoolParts& parts, TxgManager& txgs, std::shared_ptr<Head> head, std::string name)
+      : parts_(parts), txgs_(txgs), reader_(parts), head_(std::move(head)), name_(std::move(name)) {
+    const MutexLock lock(head_->mutex);
+    block_bytes_ = head_->tree.block_bytes;
+  }
+
+  const std::string& uid() const override { return head_->uid; }
+  std::string name() const override { return name_; }
+  bool read_only() const override { return false; }
+  uint64_t size_bytes() const override {
+    const MutexLock lock(head_->mutex);
+    return head_->tree.size_bytes;
+  }
+  uint32_t block_bytes() const override { return block_bytes_; }
+
+  absl::Status Read(uint64_t offset, std::span<std::byte> out) override;
+  absl::StatusOr<uint64_t> NextData(uint64_t offset) override;
+  absl::Status Write(uint64_t offset, std::span<const std::byte> data) override;
+  void Discard(uint64_t offset, uint64_t length,
+               absl::AnyInvocable<void(absl::Status)> done) override;
+  void Flush(absl::AnyInvocable<void(absl::StatusOr<Txg>)> done) override;
+
+ private:
+  // What a change found beneath its blocks, and how many blocks it is about.
+  struct Beneath {
+    TreeState tree;
+    uint64_t generation = 0;
+    std::vector<BlockPtr> pointers;
+  };
+  // One block of a write: `data` goes to `skip`. `bytes` is the whole block, unless it is zero.
+  struct NewBlock {
+    uint64_t block = 0;
+    uint64_t skip = 0;
+    std::span<const std::byte> data;
+    std::unique_ptr<std::byte[]> bytes;
+  };
+
+  absl::Status CheckRange(uint64_t offset, uint64_t length) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(head_->mutex);
+  absl::Status LookBeneath(uint64_t first, uint64_t count, Beneath* beneath);
+  bool IsStale(const Beneath& beneath) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(head_->mutex);
+  absl::StatusOr<std::vector<NewBlock>> FillBlocks(uint64_t offset, std::span<const std::byte> data,
+                                                   const Beneath& beneath);
+  const DirtyBlock* FindDirty(uint64_t block) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(head_->mutex);
+  absl::Status CheckQuota(const std::vector<NewBlock>& blocks, const Beneath& beneath) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(head_->mutex);
+  void Insert(NewBlock& block, const BlockPtr& pointer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(head_->mutex);
+  void Put(uint64_t block, std::unique_ptr<std::byte[]> bytes, bool grows)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(head_->mutex);
+  // One attempt; false if the head moved on meanwhile.
+  absl::StatusOr<bool> TryWrite(uint64_t offset, std::span<const std::byte> data);
+  absl::StatusOr<bool> Place(uint64_t offset, std::span<const std::byte> data, int64_t* used_bytes,
+                             int64_t* used_sectors);
+  absl::StatusOr<bool> TryDiscard(uint64_t first, uint64_t count);
+  absl::StatusOr<bool> PlaceHoles(uint64_t first, uint64_t count, int64_t* used_bytes);
+  absl::Status ZeroBytes(uint64_t offset, uint64_t length);
+  void NoteUnflushed() ABSL_EXCLUSIVE_LOCKS_REQUIRED(head_->mutex);
+
+  PoolParts& parts_;
+  TxgManager& txgs_;
+  TreeReader reader_;
+  std::shared_ptr<Head> head_;
+  const std::string name_;
+  uint32_t block_bytes_ = 0;
+  // Head::rollbacks when the first unflushed write was accepted; kNothing: there is none.
+  static constexpr uint64_t kNothing = UINT64_MAX;
+  std::atomic<uint64_t> unflushed_since_{kNothing};
+};
+
+absl::Status HeadVolume::CheckRange(uint64_t offset, uint64_t length) const {
+  if (head_->destroyed) return DestroyedError(name_);
+  const uint64_t size = head_->tree.size_bytes;
+  if (offset > size || length > size - offset) return BeyondSizeError(offset, length, size);
+  return absl::OkStatus();
+}
+
+absl::Status HeadVolume::Read(uint64_t offset, std::span<std::byte> out) {
+  const ReaderEpochs::Guard epoch(parts_.epochs);
+  TreeState tree;
+  std::vector<Piece> beneath;
+  {
+    const MutexLock lock(head_->mutex);
+    RETURN_IF_ERROR(CheckRange(offset, out.size()));
+    tree = head_->tree;
+    std::span<std::byte> rest = out;
+    for (uint64_t at = offset; !rest.empty();) {
+      const uint64_t block = at / block_bytes_;
+      const uint64_t skip = at % block_bytes_;
+      const uint64_t count = std::min<uint64_t>(block_bytes_ - skip, rest.size());
+      const DirtyBlock* dirty = FindDirty(block);
+      if (dirty == nullptr) {
+        beneath.push_back({block, skip, rest.first(count)});
+      } else if (dirty->bytes == nullptr) {
+        std::memset(rest.data(), 0, count);
+      } else {
+        std::memcpy(rest.data(), dirty->bytes.get() + skip, count);
+      }
+      rest = rest.subspan(count);
+      at += count;
+    }
+  }
+  parts_.stats.read_bytes += out.size();
+  for (size_t i = 0; i < beneath.size();) {
+    size_t end = i + 1;
+    while (end < beneath.size() && beneath[end].block == beneath[end - 1].block + 1) ++end;
+    std::vector<BlockPtr> pointers(end - i);
+    RETURN_IF_ERROR(parts_.tree.Lookup(tree, beneath[i].block, pointers));
+    for (size_t k = i; k < end; ++k) {
+      RETURN_IF_ERROR(reader_.ReadBlock(pointers[k - i], beneath[k].block, beneath[k].skip,
+                                        beneath[k].out, head_->uid));
+    }
+    i = end;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<uint64_t> HeadVolume::NextData(uint64_t offset) {
+  const ReaderEpochs::Guard epoch(parts_.epochs);
+  TreeState tree;
+  const uint64_t from = offset / block_bytes_;
+  uint64_t dirty = UINT64_MAX;
+  {
+    const MutexLock lock(head_->mutex);
+    if (head_->destroyed) return DestroyedError(name_);
+    tree = head_->tree;
+    for (const Layer* layer : {&head_->open, &head_->syncing}) {
+      const auto it = layer->blocks.lower_bound(from);
+      if (it != layer->blocks.end()) dirty = std::min(dirty, it->first);
+    }
+  }
+  ASSIGN_OR_RETURN(const uint64_t stored, parts_.tree.NextData(tree, from));
+  const uint64_t block = std::min(stored, dirty);
+  if (block >= tree.block_count()) return tree.size_bytes;
+  return std::min(std::max(offset, block * block_bytes_), tree.size_bytes);
+}
+
+const DirtyBlock* HeadVolume::FindDirty(uint64_t block) const {
+  for (const Layer* layer : {&head_->open, &head_->syncing}) {
+    const auto it = layer->blocks.find(block);
+    if (it != layer->blocks.end()) return &it->second;
+  }
+  return nullptr;
+}
+
+absl::Status HeadVolume::LookBeneath(uint64_t first, uint64_t count, Beneath* beneath) {
+  {
+    const MutexLock lock(head_->mutex);
+    RETURN_IF_ERROR(CheckRange(first * block_bytes_, 0));
+    beneath->tree = head_->tree;
+    beneath->generation = head_->generation;
+  }
+  beneath->pointers.resize(count);
+  // Also loads the nodes that the sync will rewrite, so that it need not wait for the disk.
+  return parts_.tree.Lookup(beneath->tree, first, beneath->pointers);
+}
+
+bool HeadVolume::IsStale(const Beneath& beneath) const {
+  return head_->generation != beneath.generation || !(head_->tree.root == beneath.tree.root) ||
+         head_->tree.trim_txg != beneath.tree.trim_txg;
+}
+
+// Cuts a write into blocks. Full ones are copied, partial ones get the rest from beneath.
+absl::StatusOr<std::vector<HeadVolume::NewBlock>> HeadVolume::FillBlocks(
+    uint64_t offset, std::span<const std::byte> data, const Beneath& beneath) {
+  std::vector<NewBlock> blocks;
+  blocks.reserve(beneath.pointers.size());
+  while (!data.empty()) {
+    NewBlock& block = blocks.emplace_back();
+    block.block = offset / block_bytes_;
+    block.skip = offset % block_bytes_;
+    block.data = data.first(std::min<uint64_t>(block_bytes_ - block.skip, data.size()));
+    data = data.subspan(block.data.size());
+    offset += block.data.size();
+    const bool whole = block.data.size() == block_bytes_;
+    if (whole && IsZero(block.data.data(), block_bytes_)) continue;
+    // Not value-initialised: every byte is written below.
+    block.bytes = std::unique_ptr<std::byte[]>(new std::byte[block_bytes_]);
+    if (!whole) {
+      RETURN_IF_ERROR(reader_.ReadBlock(beneath.pointers[blocks.size() - 1], block.block, 0,
+                                        std::span(block.bytes.get(), block_bytes_), head_->uid));
+    }
+    std::memcpy(block.bytes.get() + block.skip, block.data.data(), block.data.size());
+  }
+  return blocks;
+}
+
+absl::Status HeadVolume::CheckQuota(const std::vector<NewBlock>& blocks,
+                                    const Beneath& beneath) const {
+  if (!head_->quota_bytes.has_value()) return absl::OkStatus();
+  uint64_t growth = 0;
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    const bool grows = beneath.pointers[i].is_hole() && FindDirty(blocks[i].block) == nullptr;
+    if (grows && blocks[i].bytes != nullptr) growth += block_bytes_ / kSectorBytes;
+  }
+  const uint64_t would_be = head_->referenced_sectors + head_->syncing.growth_sectors +
+                            head_->open.growth_sectors + growth;
+  if (growth == 0 || would_be * kSectorBytes <= *head_->quota_bytes) return absl::OkStatus();
+  return MakeError(
+      absl::StatusCode::kResourceExhausted, "QUOTA_EXCEEDED",
+      StrCat(name_, " would reference more than its quota of ", *head_->quota_bytes, " bytes"),
+      {{"name", name_}, {"quota_bytes", StrCat(*head_->quota_bytes)}});
+}
+
+// Sets a block of the open layer and keeps the layer's sums.
+void HeadVolume::Put(uint64_t block, std::unique_ptr<std::byte[]> bytes, bool grows) {
+  Layer& open = head_->open;
+  const auto [it, inserted] = open.blocks.try_emplace(block);
+  if (inserted) {
+    open.admitted_sectors += block_bytes_ / kSectorBytes + head_->tree.height;
+    if (grows && bytes != nullptr) open.growth_sectors += block_bytes_ / kSectorBytes;
+  } else {
+    open.bytes -= it->second.Cost(block_bytes_);
+  }
+  it->second.bytes = std::move(bytes);
+  open.bytes += it->second.Cost(block_bytes_);
+}
+
+void HeadVolume::Insert(NewBlock& block, const BlockPtr& pointer) {
+  const DirtyBlock* upper = FindDirty(block.block);
+  const bool partial = block.data.size() < block_bytes_;
+  if (partial && upper != nullptr) {
+    // A layer knows the block better than the tree: take the rest from there.
+    if (upper->bytes != nullptr) {
+      std::memcpy(block.bytes.get(), upper->bytes.get(), block_bytes_);
+    } else {
+      std::memset(block.bytes.get(), 0, block_bytes_);
+    }
+    std::memcpy(block.bytes.get() + block.skip, block.data.data(), block.data.size());
+  }
+  if (partial && IsZero(block.bytes.get(), block_bytes_)) block.bytes.reset();
+  Put(block.block, std::move(block.bytes), upper == nullptr && pointer.is_hole());
+}
+
+void HeadVolume::NoteUnflushed() {
+  uint64_t nothing = kNothing;
+  unflushed_since_.compare_exchange_strong(nothing, head_->rollbacks);
+}
+
+absl::StatusOr<bool> HeadVolume::TryWrite(uint64_t offset, std::span<const std::byte> data) {
+  const uint64_t count = (offset + data.size() - 1) / block_bytes_ - offset / block_bytes_ + 1;
+  const uint64_t bytes = count * block_bytes_;
+  const uint64_t sectors = count * (block_bytes_ / kSectorBytes + kMaxTreeHeight);
+  // Before the reader epoch: what it may wait for is space that an open epoch would hold back.
+  RETURN_IF_ERROR(txgs_.Admit(bytes, sectors));
+  int64_t used_bytes = 0;
+  int64_t used_sectors = 0;
+  absl::StatusOr<bool> result = Place(offset, data, &used_bytes, &used_sectors);
+  txgs_.Unadmit(bytes - static_cast<uint64_t>(used_bytes),
+                sectors - static_cast<uint64_t>(used_sectors));
+  return result;
+}
+
+absl::StatusOr<bool> HeadVolume::Place(uint64_t offset, std::span<const std::byte> data,
+                                       int64_t* used_bytes, int64_t* used_sectors) {
+  const uint64_t first = offset / block_bytes_;
+  const uint64_t count = (offset + data.size() - 1) / block_bytes_ - first + 1;
+  const ReaderEpochs::Guard epoch(parts_.epochs);
+  Beneath beneath;
+  RETURN_IF_ERROR(LookBeneath(first, count, &beneath));
+  ASSIGN_OR_RETURN(std::vector<NewBlock> blocks, FillBlocks(offset, data, beneath));
+  const MutexLock lock(head_->mutex);
+  RETURN_IF_ERROR(CheckRange(offset, data.size()));
+  if (IsStale(beneath)) return false;
+  RETURN_IF_ERROR(CheckQuota(blocks, beneath));
+  const auto bytes_before = static_cast<int64_t>(head_->open.bytes);
+  const auto sectors_before = static_cast<int64_t>(head_->open.admitted_sectors);
+  for (size_t i = 0; i < blocks.size(); ++i) Insert(blocks[i], beneath.pointers[i]);
+  *used_bytes = static_cast<int64_t>(head_->open.bytes) - bytes_before;
+  *used_sectors = static_cast<int64_t>(head_->open.admitted_sectors) - sectors_before;
+  NoteUnflushed();
+  return true;
+}
+
+absl::Status HeadVolume::Write(uint64_t offset, std::span<const std::byte> data) {
+  {
+    const MutexLock lock(head_->mutex);
+    RETURN_IF_ERROR(CheckRange(offset, data.size()));
+  }
+  const uint64_t total = data.size();
+  while (!data.empty()) {
+    // In parts that fit the dirty limit; each part is accepted whole or not at all.
+    const auto part = data.first(std::min<size_t>(data.size(), kWritePartBytes));
+    ASSIGN_OR_RETURN(bool accepted, TryWrite(offset, part));
+    while (!accepted) {
+      ASSIGN_OR_RETURN(accepted, TryWrite(offset, part));
+    }
+    parts_.heads.MarkDirty(head_);
+    data = data.subspan(part.size());
+    offset += part.size();
+  }
+  parts_.stats.write_bytes += total;
+  return absl::OkStatus();
+}
+
+// Makes whole blocks holes, where they are not holes already.
+absl::StatusOr<bool> HeadVolume::TryDiscard(uint64_t first, uint64_t count) {
+  const uint64_t bytes = count * DirtyBlock().Cost(block_bytes_);
+  // No sectors are admitted: the nodes that a discard rewrites come out of the reserve.
+  RETURN_IF_ERROR(txgs_.Admit(bytes, 0));
+  int64_t used_bytes = 0;
+  absl::StatusOr<bool> result = PlaceHoles(first, count, &used_bytes);
+  txgs_.Unadmit(bytes - static_cast<uint64_t>(used_bytes), 0);
+  return result;
+}
+
+absl::StatusOr<bool> HeadVolume::PlaceHoles(uint64_t first, uint64_t count, int64_t* used_bytes) {
+  const ReaderEpochs::Guard epoch(parts_.epochs);
+  Beneath beneath;
+  RETURN_IF_ERROR(LookBeneath(first, count, &beneath));
+  const MutexLock lock(head_->mutex);
+  RETURN_IF_ERROR(CheckRange(first * block_bytes_, 0));
+  if (IsStale(beneath)) return false;
+  const auto bytes_before = static_cast<int64_t>(head_->open.bytes);
+  const uint64_t sectors_before = head_->open.admitted_sectors;
+  for (uint64_t i = 0; i < count; ++i) {
+    if (!beneath.pointers[i].is_hole() || FindDirty(first + i) != nullptr) {
+      Put(first + i, nullptr, false);
+    }
+  }
+  *used_bytes = static_cast<int64_t>(head_->open.bytes) - bytes_before;
+  head_->open.admitted_sectors = sectors_before;
+  NoteUnflushed();
+  return true;
+}
+
+absl::Status HeadVolume::ZeroBytes(uint64_t offset, uint64_t length) {
+  if (length == 0) return absl::OkStatus();
+  const std::vector<std::byte> zeros(length);
+  return Write(offset, zeros);
+}
+
+void HeadVolume::Discard(uint64_t offset, uint64_t length,
+                         absl::AnyInvocable<void(absl::Status)> done) {
+  uint64_t size = 0;
+  absl::Status status;
+  {
+    const MutexLock lock(head_->mutex);
+    status = CheckRange(offset, length);
+    size = head_->tree.size_bytes;
+  }
+  const uint64_t end = offset + length;
+  const uint64_t first = (offset + block_bytes_ - 1) / block_bytes_;
+  // The last block of a dataset may be short: reaching the end covers it.
+  const uint64_t last = end == size ? (end + block_bytes_ - 1) / block_bytes_ : end / block_bytes_;
+  if (status.ok() && (first >= last || length == 0)) {
+    status = ZeroBytes(offset, length);
+    return done(status);
+  }
+  if (status.ok()) status = ZeroBytes(offset, first * block_bytes_ - offset);
+  if (status.ok() && last * block_bytes_ < end) {
+    status = ZeroBytes(last * block_bytes_, end - last * block_bytes_);
+  }
+  if (!status.ok()) return done(status);
+  if (last - first > parts_.options.discard_direct_blocks) {
+    Task task;
+    task.run = [id = head_->id, first, last](TxgContext& context) {
+      return DiscardBlocks(context, id, first, last);
+    };
+    task.done = [done = std::move(done)](absl::StatusOr<Txg> result) mutable {
+      done(result.status());
+    };
+    task.frees_space = true;
+    return txgs_.Submit(std::move(task));
+  }
+  absl::StatusOr<bool> accepted = TryDiscard(first, last - first);
+  while (accepted.ok() && !*accepted) accepted = TryDiscard(first, last - first);
+  if (accepted.ok()) parts_.heads.MarkDirty(head_);
+  done(accepted.status());
+}
+
+void HeadVolume::Flush(absl::AnyInvocable<void(absl::StatusOr<Txg>)> done) {
+  const uint64_t since = unflushed_since_.exchange(kNothing);
+  auto finish = [head = head_, name = name_, since,
+                 done = std::move(done)](absl::StatusOr<Txg> result) mutable {
+    if (result.ok() && since != kNothing) {
+      const MutexLock lock(head->mutex);
+      if (head->destroyed) {
+        result = DestroyedError(name);
+      } else if (head->rollbacks != since) {
+        result = MakeError(absl::StatusCode::kAborted, "DATASET_CHANGED",
+                           StrCat(name, " was rolled back: unflushed writes went with it"),
+                           {{"name", name}});
+      }
+    }
+    done(std::move(result));
+  };
+  txgs_.Flush(head_.get(), std::move(finish));
+}
+
+}  // namespace
+
+std::shared_ptr<Volume> MakeHeadVolume(PoolParts& parts, TxgManager& txgs,
+                                       std::shared_ptr<Head> head, std::string name) {
+  return std::make_shared<HeadVolume>(parts, txgs, std::move(head), std::move(name));
+}
+
+}  // namespace cowshed::engine

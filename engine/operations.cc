@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/operations.h"
+
+#include <utility>
+#include <vector>
+
+#include "engine/base/check.h"
+#include "engine/base/status_macros.h"
+#include "engine/catalog.h"
+
+namespace cowshed::engine {
+namespace {
+
+absl::Status StoreOperation(TxgContext& context, OperationId id, OperationRecord record) {
+  record.update_time_ms = context.now_ms;
+  context.operations_changed = true;
+  return StoreRecord(context.meta, Key(id), record);
+}
+
+void FinishOperation(TxgContext& context, OperationRecord* record) {
+  record->state = static_cast<uint8_t>(OperationState::kSucceeded);
+  record->finish_time_ms = context.now_ms;
+  PoolStats& stats = context.parts.stats;
+  const size_t kind = record->destroy_kind;
+  const double seconds = static_cast<double>(context.now_ms - record->create_time_ms) / 1000;
+  if (static_cast<OperationKind>(record->kind) == OperationKind::kTrim) return;
+  context.after_commit.emplace_back(
+      [&stats, kind, seconds] { stats.reclaim_seconds[kind].Observe(seconds); });
+}
+
+}  // namespace
+
+absl::StatusOr<OperationId> BeginOperation(TxgContext& context, OperationKind kind,
+                                           DestroyKind destroy_kind, std::string target,
+                                           uint64_t target_count) {
+  OperationRecord record;
+  record.kind = static_cast<uint8_t>(kind);
+  record.state = static_cast<uint8_t>(OperationState::kPending);
+  record.destroy_kind = static_cast<uint8_t>(destroy_kind);
+  record.target = std::move(target);
+  record.target_count = target_count;
+  record.create_time_ms = context.now_ms;
+  record.txg = context.txg;
+  const auto id = context.parts.ids.Take<OperationId>();
+  RETURN_IF_ERROR(StoreOperation(context, id, std::move(record)));
+  return id;
+}
+
+absl::StatusOr<OperationInfo> SealOperation(TxgContext& context, OperationId id) {
+  ASSIGN_OR_RETURN(OperationRecord record, LoadRecord<OperationRecord>(context.meta, Key(id)));
+  if (record.jobs_left == 0) {
+    FinishOperation(context, &record);
+    RETURN_IF_ERROR(StoreOperation(context, id, record));
+  }
+  return Describe(id, record);
+}
+
+absl::Status AddPending(TxgContext& context, OperationId id) {
+  if (id == OperationId{}) return absl::OkStatus();
+  ASSIGN_OR_RETURN(OperationRecord record, LoadRecord<OperationRecord>(context.meta, Key(id)));
+  ++record.jobs_left;
+  return StoreOperation(context, id, std::move(record));
+}
+
+absl::Status EndPending(TxgContext& context, OperationId id) {
+  if (id == OperationId{}) return absl::OkStatus();
+  ASSIGN_OR_RETURN(OperationRecord record, LoadRecord<OperationRecord>(context.meta, Key(id)));
+  COWSHED_CHECK(record.jobs_left > 0, "an operation ends what it waits for once");
+  --record.jobs_left;
+  if (record.jobs_left == 0 &&
+      record.state != static_cast<uint8_t>(OperationState::kStalled)) {
+    FinishOperation(context, &record);
+  }
+  return StoreOperation(context, id, std::move(record));
+}
+
+absl::StatusOr<JobId> AddJob(TxgContext& context, JobRecord job) {
+  const auto id = context.parts.ids.Take<JobId>();
+  job.create_time_ms = context.now_ms;
+  context.pool.freeing_sectors += job.left_sectors;
+  ++context.pool.jobs;
+  context.jobs_changed = true;
+  if (job.operation != OperationId{}) {
+    ASSIGN_OR_RETURN(OperationRecord record,
+                     LoadRecord<OperationRecord>(context.meta, Key(job.operation)));
+    ++record.jobs_left;
+    record.total_sectors += job.left_sectors;
+    RETURN_IF_ERROR(StoreOperation(context, job.operation, std::move(record)));
+  }
+  RETURN_IF_ERROR(StoreRecord(context.meta, Key(id), job));
+  return id;
+}
+
+absl::Status GrowJob(TxgContext& context, JobRecord* job, uint64_t sectors, uint64_t entries) {
+  job->left_sectors += sectors;
+  context.pool.freeing_sectors += sectors;
+  if (job->operation == OperationId{}) return absl::OkStatus();
+  ASSIGN_OR_RETURN(OperationRecord record,
+                   LoadRecord<OperationRecord>(context.meta, Key(job->operation)));
+  record.total_sectors += sectors;
+  record.total_entries += entries;
+  return StoreOperation(context, job->operation, std::move(record));
+}
+
+absl::Status BookFreed(TxgContext& context, JobRecord* job, uint64_t sectors, uint64_t entries) {
+  if (sectors > job->left_sectors) {
+    return absl::DataLossError("a job would free more than its dataset owned");
+  }
+  job->left_sectors -= sectors;
+  context.pool.freeing_sectors -= sectors;
+  context.pool.freed_sectors_total += sectors;
+  PoolStats& stats = context.parts.stats;
+  context.after_commit.emplace_back(
+      [&stats, sectors] { stats.reclaim_freed_bytes += sectors * kSectorBytes; });
+  if (job->operation == OperationId{}) return absl::OkStatus();
+  ASSIGN_OR_RETURN(OperationRecord record,
+                   LoadRecord<OperationRecord>(context.meta, Key(job->operation)));
+  record.done_sectors += sectors;
+  record.done_entries += entries;
+  if (record.start_time_ms == 0) record.start_time_ms = context.now_ms;
+  if (record.state == static_cast<uint8_t>(OperationState::kPending)) {
+    record.state = static_cast<uint8_t>(OperationState::kRunning);
+  }
+  return StoreOperation(context, job->operation, std::move(record));
+}
+
+absl::Status FinishJob(TxgContext& context, JobId id, const JobRecord& job) {
+  COWSHED_CHECK(job.left_sectors == 0, "a finished job has freed everything it owned");
+  --context.pool.jobs;
+  if (job.kind == JobKind::kDataset) --context.pool.livelists;
+  if (job.kind != JobKind::kPrefix) {
+    ++context.pool.destroyed_by_method[job.method];
+    PoolStats& stats = context.parts.stats;
+    context.after_commit.emplace_back(
+        [&stats, method = job.method] { ++stats.destroy_methods.values[method]; });
+  }
+  RETURN_IF_ERROR(context.meta.Delete(Table::kJobs, Key(id)));
+  return EndPending(context, job.operation);
+}
+
+absl::Status StallJob(TxgContext& context, JobId id, JobRecord job, ReclaimFailure reason,
+                      std::string error) {
+  job.stalled = true;
+  job.error = error;
+  RETURN_IF_ERROR(StoreRecord(context.meta, Key(id), job));
+  PoolStats& stats = context.parts.stats;
+  context.after_commit.emplace_back([&stats, reason] {
+    ++stats.reclaim_failures[reason];
+    stats.alarms[Alarm::kReclaimStalled] = 1;
+    if (reason == ReclaimFailure::kDamagedList) stats.alarms[Alarm::kLivelistDamaged] = 1;
+  });
+  if (job.operation == OperationId{}) return absl::OkStatus();
+  ASSIGN_OR_RETURN(OperationRecord record,
+                   LoadRecord<OperationRecord>(context.meta, Key(job.operation)));
+  record.state = static_cast<uint8_t>(OperationState::kStalled);
+  record.error = std::move(error);
+  return StoreOperation(context, job.operation, std::move(record));
+}
+
+absl::StatusOr<bool> ForgetOperations(TxgContext& context, int64_t before_ms, uint64_t limit) {
+  // Operations are numbered in the order of their creation, so old ones come first; one that is
+  // still running keeps only itself.
+  std::vector<OperationId> old;
+  MetaCursor cursor(context.meta, Table::kOperations);
+  uint64_t examined = 0;
+  for (cursor.Seek(Key(uint64_t{0})); cursor.valid() && old.size() < limit && examined < 4 * limit;
+       cursor.Next(), ++examined) {
+    ASSIGN_OR_RETURN(const OperationRecord record, OperationRecord::Decode(cursor.value()));
+    if (record.create_time_ms >= before_ms) break;
+    if (record.finish_time_ms != 0 && record.finish_time_ms < before_ms) {
+      old.push_back(KeyNumber<OperationId>(cursor.key(), 0));
+    }
+  }
+  RETURN_IF_ERROR(cursor.status());
+  for (const OperationId id : old) {
+    RETURN_IF_ERROR(context.meta.Delete(Table::kOperations, Key(id)));
+  }
+  return old.size() < limit;
+}
+
+}  // namespace cowshed::engine

@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_format.h"
+#include "engine/base/status_macros.h"
+#include "engine/base/strings.h"
+#include "engine/blockers.h"
+#include "engine/checker.h"
+#include "engine/lifecycle.h"
+#include "engine/pool_impl.h"
+#include "engine/queries.h"
+#include "engine/requests.h"
+#include "engine/volume.h"
+
+namespace cowshed::engine {
+
+absl::StatusOr<std::unique_ptr<Pool>> Pool::Open(const PoolOptions& options) {
+  ASSIGN_OR_RETURN(std::unique_ptr<PoolImpl> pool, PoolImpl::Open(options));
+  return std::unique_ptr<Pool>(std::move(pool));
+}
+
+// --- lifecycle ---
+
+void PoolImpl::Submit(Call call, Idempotency key, OutcomeCallback done) {
+  if (key.has_value()) return SubmitOnce(std::move(call), *std::move(key), std::move(done));
+  auto outcome = std::make_shared<Outcome>();
+  Task task;
+  task.run = [call = std::move(call), outcome](TxgContext& context) {
+    *outcome = Outcome();  // of an attempt that failed nothing remains
+    return call(context, outcome.get());
+  };
+  task.done = [outcome, done = std::move(done)](absl::StatusOr<Txg> result) mutable {
+    if (!result.ok()) return done(result.status());
+    outcome->txg = *result;
+    done(std::move(*outcome));
+  };
+  task.frees_space = true;
+  txgs_->Submit(std::move(task));
+}
+
+void PoolImpl::SubmitOnce(Call call, RequestKey key, OutcomeCallback done) {
+  const std::string hash = RequestHash(key.key);
+  const auto reused = [] {
+    return MakeError(absl::StatusCode::kInvalidArgument, "REQUEST_ID_REUSED",
+                     "this request_id was used before with other contents");
+  };
+  bool conflict = false;
+  {
+    const MutexLock lock(mutex_);
+    const auto [it, first] = in_flight_.try_emplace(hash);
+    conflict = !first && it->second.fingerprint != key.fingerprint;
+    if (!conflict) {
+      it->second.fingerprint = key.fingerprint;
+      it->second.waiters.push_back(std::move(done));
+      if (!first) return;  // joins the one under way
+    }
+  }
+  if (conflict) return done(reused());
+  const uint64_t fingerprint = key.fingerprint;
+  auto once = [call = std::move(call), key = std::move(key), hash, fingerprint, reused](
+                  TxgContext& context, Outcome* outcome) -> absl::StatusOr<Verdict> {
+    ASSIGN_OR_RETURN(std::optional<StoredReply> stored, FindReply(context.meta, hash));
+    if (stored.has_value()) {
+      if (stored->fingerprint != fingerprint) return reused();
+      outcome->replayed = std::move(stored->bytes);
+      ++context.parts.stats.request_replays;
+      return Verdict::kApplied;
+    }
+    ASSIGN_OR_RETURN(const Verdict verdict, call(context, outcome));
+    if (verdict == Verdict::kNextTxg) return verdict;
+    outcome->txg = context.txg;
+    RETURN_IF_ERROR(StoreReply(context, hash, {fingerprint, key.encode(*outcome)}));
+    return verdict;
+  };
+  Submit(std::move(once), std::nullopt,
+         [this, hash](absl::StatusOr<Outcome> outcome) { FinishOnce(hash, outcome); });
+}
+
+void PoolImpl::FinishOnce(const std::string& hash, const absl::StatusOr<Outcome>& outcome) {
+  std::vector<OutcomeCallback> waiters;
+  {
+    const MutexLock lock(mutex_);
+    const auto it = in_flight_.find(hash);
+    waiters = std::move(it->second.waiters);
+    in_flight_.erase(it);
+  }
+  for (OutcomeCallback& waiter : waiters) waiter(outcome);
+}
+
+void PoolImpl::CreateDataset(CreateDatasetArgs args, Idempotency key, OutcomeCallback done) {
+  Submit(
+      [args = std::move(args)](TxgContext& context, Outcome* outcome) {
+        return engine::CreateDataset(context, args, outcome);
+      },
+      std::move(key), std::move(done));
+}
+
+void PoolImpl::UpdateDataset(UpdateDatasetArgs args, Idempotency key, OutcomeCallback done) {
+  Submit(
+      [args = std::move(args)](TxgContext& context, Outcome* outcome) {
+        return engine::UpdateDataset(context, args, outcome);
+      },
+      std::move(key), std::move(done));
+}
+
+void PoolImpl::CreateSnapshots(CreateSnapshotsArgs args, Idempotency key, OutcomeCallback done) {
+  Submit(
+      [args = std::move(args)](TxgContext& context, Outcome* outcome) {
+        return engine::CreateSnapshots(context, args, outcome);
+      },
+      std::move(key), std::move(done));
+}
+
+void PoolImpl::CloneDataset(CloneDatasetArgs args, Idempotency key, OutcomeCallback done) {
+  Submit(
+      [args = std::move(args)](TxgContext& context, Outcome* outcome) {
+        return engine::CloneDataset(context, args, outcome);
+      },
+      std::move(key), std::move(done));
+}
+
+void PoolImpl::DestroyDatasets(DestroyDatasetsArgs args, Idempotency key, OutcomeCallback done) {
+  Submit(
+      [args = std::move(args)](TxgContext& context, Outcome* outcome) {
+        return engine::DestroyDatasets(context, args, outcome);
+      },
+      std::move(key), std::move(done));
+}
+
+void PoolImpl::DestroySnapshots(DestroySnapshotsArgs args, Idempotency key, OutcomeCallback done) {
+  Submit(
+      [args = std::move(args)](TxgContext& context, Outcome* outcome) {
+        return engine::DestroySnapshots(context, args, outcome);
+      },
+      std::move(key), std::move(done));
+}
+
+void PoolImpl::HoldSnapshot(HoldSnapshotArgs args, Idempotency key, OutcomeCallback done) {
+  Submit(
+      [args = std::move(args)](TxgContext& context, Outcome* outcome) {
+        return engine::HoldSnapshot(context, args, outcome);
+      },
+      std::move(key), std::move(done));
+}
+
+void PoolImpl::ReleaseHold(std::string snapshot, std::string tag, Idempotency key,
+                           OutcomeCallback done) {
+  Submit([snapshot = std::move(snapshot), tag = std::move(tag)](
+             TxgContext& context,
+             Outcome* outcome) { return engine::ReleaseHold(context, snapshot, tag, outcome); },
+         std::move(key), std::move(done));
+}
+
+void PoolImpl::RollbackDataset(RollbackDatasetArgs args, Idempotency key, OutcomeCallback done) {
+  Submit(
+      [args = std::move(args)](TxgContext& context, Outcome* outcome) {
+        return engine::RollbackDataset(context, args, outcome);
+      },
+      std::move(key), std::move(done));
+}
+
+void PoolImpl::PromoteDataset(std::string name, std::string etag, Idempotency key,
+                              OutcomeCallback done) {
+  Submit(
+      [name = std::move(name), etag = std::move(etag)](TxgContext& context, Outcome* outcome) {
+        return engine::PromoteDataset(context, name, etag, outcome);
+      },
+      std::move(key), std::move(done));
+}
+
+void PoolImpl::RenameDataset(std::string name, std::string new_name, std::string etag,
+                             Idempotency key, OutcomeCallback done) {
+  Submit(
+      [name = std::move(name), new_name = std::move(new_name), etag = std::move(etag)](
+          TxgContext& context, Outcome* outcome) {
+        return engine::RenameDataset(context, name, new_name, etag, outcome);
+      },
+      std::move(key), std::move(done));
+}
+
+void PoolImpl::RenameSnapshot(std::string name, std::string new_name, Idempotency key,
+                              OutcomeCallback done) {
+  Submit([name = std::move(name), new_name = std::move(new_name)](
+             TxgContext& context,
+             Outcome* outcome) { return engine::RenameSnapshot(context, name, new_name, outcome); },
+         std::move(key), std::move(done));
+}
+
+void PoolImpl::Sync(absl::AnyInvocable<void(absl::StatusOr<Txg>)> done) {
+  txgs_->Flush(nullptr, std::move(done));
+}
+
+// --- queries ---
+
+absl::StatusOr<DatasetInfo> PoolImpl::GetDataset(const std::string& name) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<ReadTxn> txn, meta_->BeginRead());
+  ASSIGN_OR_RETURN(const FoundDataset dataset, ResolveDataset(*txn, name));
+  return Describe(*txn, parts_->uid, dataset);
+}
+
+absl::StatusOr<SnapshotInfo> PoolImpl::GetSnapshot(const std::string& name) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<ReadTxn> txn, meta_->BeginRead());
+  ASSIGN_OR_RETURN(const FoundSnapshot snapshot, ResolveSnapshot(*txn, name));
+  return Describe(*txn, parts_->uid, snapshot);
+}
+
+absl::StatusOr<Page<DatasetInfo>> PoolImpl::ListDatasets(const ListArgs& args) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<ReadTxn> txn, meta_->BeginRead());
+  return engine::ListDatasets(*txn, parts_->uid, args);
+}
+
+absl::StatusOr<Page<SnapshotInfo>> PoolImpl::ListSnapshots(const ListArgs& args) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<ReadTxn> txn, meta_->BeginRead());
+  return engine::ListSnapshots(*txn, parts_->uid, args);
+}
+
+absl::StatusOr<Page<HoldInfo>> PoolImpl::ListHolds(const ListArgs& args) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<ReadTxn> txn, meta_->BeginRead());
+  return engine::ListHolds(*txn, parts_->uid, args);
+}
+
+absl::StatusOr<Page<OperationInfo>> PoolImpl::ListOperations(const ListArgs& args) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<ReadTxn> txn, meta_->BeginRead());
+  return engine::ListOperations(*txn, args);
+}
+
+absl::StatusOr<OperationInfo> PoolImpl::GetOperation(const std::string& name) {
+  constexpr std::string_view kPrefix = "operations/";
+  const auto missing = [&] {
+    return MakeError(absl::StatusCode::kNotFound, "OPERATION_NOT_FOUND",
+                     StrCat("operation ", name, " not found"), {{"name", name}});
+  };
+  uint64_t number = 0;
+  if (name.compare(0, kPrefix.size(), kPrefix) != 0 ||
+      !absl::SimpleAtoi(name.substr(kPrefix.size()), &number)) {
+    return missing();
+  }
+  ASSIGN_OR_RETURN(const std::unique_ptr<ReadTxn> txn, meta_->BeginRead());
+  ASSIGN_OR_RETURN(const std::optional<OperationRecord> record,
+                   FindRecord<OperationRecord>(*txn, Key(number)));
+  if (!record.has_value()) return missing();
+  return Describe(static_cast<OperationId>(number), *record);
+}
+
+absl::StatusOr<Page<Blocker>> PoolImpl::ListBlockers(const BlockerQuery& query,
+                                                     const ListArgs& args) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<ReadTxn> txn, meta_->BeginRead());
+  return engine::ListBlockers(*txn, query, args.page_size, args.position);
+}
+
+absl::StatusOr<LivelistInfo> PoolImpl::GetLivelist(const std::string& dataset, Txg from_start,
+                                                   uint32_t limit) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<ReadTxn> txn, meta_->BeginRead());
+  return engine::GetLivelist(*txn, parts_->uid, dataset, from_start, limit);
+}
+
+void PoolImpl::OnOperationsChanged(absl::AnyInvocable<void()> changed) {
+  txgs_->OnOperationsChanged(std::move(changed));
+}
+
+// --- bytes ---
+
+absl::StatusOr<std::shared_ptr<Volume>> PoolImpl::OpenVolume(const std::string& name,
+                                                             const std::string& expected_uid) {
+  const auto check_uid = [&](const std::string& uid) {
+    if (expected_uid.empty() || expected_uid == uid) return absl::OkStatus();
+    return MakeError(absl::StatusCode::kAborted, "ETAG_MISMATCH",
+                     StrCat(name, " is not the object it was"), {{"name", name}, {"uid", uid}});
+  };
+  ASSIGN_OR_RETURN(const ParsedName parsed, ParseName(name));
+  while (true) {
+    ASSIGN_OR_RETURN(const std::unique_ptr<ReadTxn> txn, meta_->BeginRead());
+    ASSIGN_OR_RETURN(const PoolRecord pool, LoadRecord<PoolRecord>(*txn, PoolRecord::kKey));
+    if (parsed.snapshot.empty()) {
+      ASSIGN_OR_RETURN(const FoundDataset dataset, ResolveDataset(*txn, name));
+      const std::string uid = FormatUid(parts_->uid, static_cast<uint64_t>(dataset.id));
+      RETURN_IF_ERROR(check_uid(uid));
+      if (auto head = heads_.Open(dataset.id, uid, dataset.record, pool.txg)) {
+        return MakeHeadVolume(*parts_, *txgs_, std::move(head), dataset.name);
+      }
+    } else {
+      ASSIGN_OR_RETURN(const FoundSnapshot snapshot, ResolveSnapshot(*txn, name));
+      const std::string uid = FormatUid(parts_->uid, static_cast<uint64_t>(snapshot.id));
+      RETURN_IF_ERROR(check_uid(uid));
+      if (auto view = heads_.OpenSnapshot(snapshot.id, uid, snapshot.record, pool.txg)) {
+        return MakeSnapshotVolume(*parts_, std::move(view), snapshot.name);
+      }
+    }
+    // Something was published since this transaction began: read again.
+  }
+}
+
+// --- pool ---
+
+SpaceInfo PoolImpl::space() const {
+  SpaceInfo info;
+  info.capacity_bytes = allocator_->capacity_sectors() * kSectorBytes;
+  info.allocated_bytes = allocator_->allocated_sectors() * kSectorBytes;
+  info.available_bytes = txgs_->available_sectors() * kSectorBytes;
+  info.freeing_bytes =
+      (txgs_->record().freeing_sectors + allocator_->free_logged_sectors()) * kSectorBytes;
+  info.reserve_bytes = txgs_->reserve_sectors() * kSectorBytes;
+  return info;
+}
+
+std::string PoolImpl::uid() const {
+  return absl::StrFormat("%016x%016x", parts_->uid.high, parts_->uid.low);
+}
+
+Txg PoolImpl::committed_txg() const { return txgs_->committed_txg(); }
+
+absl::Status PoolImpl::health() const { return txgs_->health(); }
+
+absl::StatusOr<CheckReport> PoolImpl::Check() {
+  // The epoch comes first: what the transaction sees must not be reused while it is walked.
+  const ReaderEpochs::Guard epoch(epochs_);
+  ASSIGN_OR_RETURN(const std::unique_ptr<ReadTxn> txn, meta_->BeginRead());
+  return CheckPool(*txn, *blocks_, parts_->uid);
+}
+
+absl::Status PoolImpl::DrainBackground() {
+  while (true) {
+    const Txg before = txgs_->committed_txg();
+    for (const std::unique_ptr<BackgroundTask>& task : tasks_) RETURN_IF_ERROR(task->Drain());
+    if (txgs_->committed_txg() == before) return absl::OkStatus();
+  }
+}
+
+}  // namespace cowshed::engine

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// An open pool: its parts, in the order they depend on each other, and the calls of pool.h turned
+// into tasks and queries. Nothing here decides anything; that is in lifecycle*.cc and queries.cc.
+//
+// Threads     Thread-safe.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/background_task.h"
+#include "engine/base/mutex.h"
+#include "engine/maintenance.h"
+#include "engine/pool.h"
+#include "engine/reclaimer.h"
+#include "engine/store/file.h"
+#include "engine/txg.h"
+
+namespace cowshed::engine {
+
+class PoolImpl final : public Pool {
+ public:
+  static absl::StatusOr<std::unique_ptr<PoolImpl>> Open(const PoolOptions& options);
+  ~PoolImpl() override;
+
+  void CreateDataset(CreateDatasetArgs args, Idempotency key, OutcomeCallback done) override;
+  void UpdateDataset(UpdateDatasetArgs args, Idempotency key, OutcomeCallback done) override;
+  void CreateSnapshots(CreateSnapshotsArgs args, Idempotency key, OutcomeCallback done) override;
+  void CloneDataset(CloneDatasetArgs args, Idempotency key, OutcomeCallback done) override;
+  void DestroyDatasets(DestroyDatasetsArgs args, Idempotency key, OutcomeCallback done) override;
+  void DestroySnapshots(DestroySnapshotsArgs args, Idempotency key, OutcomeCallback done) override;
+  void HoldSnapshot(HoldSnapshotArgs args, Idempotency key, OutcomeCallback done) override;
+  void ReleaseHold(std::string snapshot, std::string tag, Idempotency key,
+                   OutcomeCallback done) override;
+  void RollbackDataset(RollbackDatasetArgs args, Idempotency key, OutcomeCallback done) override;
+  void PromoteDataset(std::string name, std::string etag, Idempotency key,
+                      OutcomeCallback done) override;
+  void RenameDataset(std::string name, std::string new_name, std::string etag, Idempotency key,
+                     OutcomeCallback done) override;
+  void RenameSnapshot(std::string name, std::string new_name, Idempotency key,
+                      OutcomeCallback done) override;
+  void Sync(absl::AnyInvocable<void(absl::StatusOr<Txg>)> done) override;
+
+  absl::StatusOr<DatasetInfo> GetDataset(const std::string& name) override;
+  absl::StatusOr<SnapshotInfo> GetSnapshot(const std::string& name) override;
+  absl::StatusOr<Page<DatasetInfo>> ListDatasets(const ListArgs& args) override;
+  absl::StatusOr<Page<SnapshotInfo>> ListSnapshots(const ListArgs& args) override;
+  absl::StatusOr<Page<HoldInfo>> ListHolds(const ListArgs& args) override;
+  absl::StatusOr<Page<OperationInfo>> ListOperations(const ListArgs& args) override;
+  absl::StatusOr<OperationInfo> GetOperation(const std::string& name) override;
+  absl::StatusOr<Page<Blocker>> ListBlockers(const BlockerQuery& query,
+                                             const ListArgs& args) override;
+  absl::StatusOr<LivelistInfo> GetLivelist(const std::string& dataset, Txg from_start,
+                                           uint32_t limit) override;
+  void OnOperationsChanged(absl::AnyInvocable<void()> changed) override;
+
+  absl::StatusOr<std::shared_ptr<Volume>> OpenVolume(const std::string& name,
+                                                     const std::string& expected_uid) override;
+  absl::Status Diff(const std::string& from, const std::string& to, uint64_t start_offset,
+                    const std::function<bool(const DiffExtent&)>& visit) override;
+
+  SpaceInfo space() const override;
+  const PoolStats& stats() const override { return stats_; }
+  std::string uid() const override;
+  Txg committed_txg() const override;
+  absl::Status health() const override;
+  absl::StatusOr<CheckReport> Check() override;
+  absl::Status DrainBackground() override;
+
+ private:
+  using Call = std::function<absl::StatusOr<Verdict>(TxgContext&, Outcome*)>;
+
+  explicit PoolImpl(PoolOptions options);
+  absl::Status OpenFiles();
+  absl::Status CreateFiles();
+  absl::Status CheckPair(const PoolRecord& record) const;
+  void StartBackground();
+  // One side of a diff: its tree as committed, and the lineage it belongs to.
+  struct DiffSide;
+  absl::StatusOr<DiffSide> ResolveDiffSide(const MetaTxn& txn, const std::string& name);
+
+  // Runs `call` as a task; with a key, at most once for all repeats of it.
+  void Submit(Call call, Idempotency key, OutcomeCallback done);
+  void SubmitOnce(Call call, RequestKey key, OutcomeCallback done);
+  void FinishOnce(const std::string& hash, const absl::StatusOr<Outcome>& outcome);
+
+  PoolOptions options_;
+  PoolStats stats_;
+  std::unique_ptr<FileLock> lock_;
+  std::unique_ptr<MetaStore> meta_;
+  std::unique_ptr<BlockStore> blocks_;
+  std::unique_ptr<Allocator> allocator_;
+  std::unique_ptr<NodeCache> nodes_;
+  std::unique_ptr<BlockTree> tree_;
+  ReaderEpochs epochs_;
+  IdSource ids_;
+  HeadTable heads_;
+  PoolRecord opened_;
+  std::unique_ptr<PoolParts> parts_;
+  std::unique_ptr<TxgManager> txgs_;
+  std::unique_ptr<Reclaimer> reclaimer_;
+  std::unique_ptr<Trimmer> trimmer_;
+  std::unique_ptr<Housekeeper> housekeeper_;
+  std::unique_ptr<Expirer> expirer_;
+  std::unique_ptr<Puncher> puncher_;
+  std::vector<std::unique_ptr<BackgroundTask>> tasks_;
+
+  // Calls under way with a request key: whoever repeats one joins it.
+  struct InFlight {
+    uint64_t fingerprint = 0;
+    std::vector<OutcomeCallback> waiters;
+  };
+  Mutex mutex_;
+  std::map<std::string, InFlight> in_flight_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace cowshed::engine

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Opening, making and closing a pool. Opening reads the pool record, the allocator's summary and
+// the free log: its cost does not depend on what is in the pool, and there is nothing to replay.
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <chrono>
+#include <random>
+#include <utility>
+
+#include "engine/base/status_macros.h"
+#include "engine/base/strings.h"
+#include "engine/pool_impl.h"
+
+namespace cowshed::engine {
+namespace {
+
+constexpr uint64_t kGiB = 1 << 30;
+constexpr uint64_t kMinCapacityBytes = 1 << 20;
+constexpr auto kReclaimInterval = std::chrono::milliseconds(1000);
+constexpr auto kHousekeepingInterval = std::chrono::milliseconds(100);
+
+int64_t SystemClockMs() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+PoolUid RandomUid() {
+  std::random_device random;
+  const auto word = [&] { return static_cast<uint64_t>(random()) << 32 | random(); };
+  return {word(), word()};
+}
+
+absl::Status MakeDirectory(const std::string& path) {
+  for (size_t at = path.find('/', 1);; at = path.find('/', at + 1)) {
+    const std::string part = path.substr(0, at);
+    if (::mkdir(part.c_str(), 0750) != 0 && errno != EEXIST) {
+      return absl::ErrnoToStatus(errno, StrCat("cannot make directory ", part));
+    }
+    if (at == std::string::npos) return absl::OkStatus();
+  }
+}
+
+}  // namespace
+
+PoolImpl::PoolImpl(PoolOptions options)
+    : options_(std::move(options)), heads_(options_.open_heads_max) {
+  if (!options_.clock_ms) options_.clock_ms = SystemClockMs;
+  if (options_.blocks_path.empty()) options_.blocks_path = options_.directory + "/blocks";
+}
+
+absl::StatusOr<std::unique_ptr<PoolImpl>> PoolImpl::Open(const PoolOptions& options) {
+  std::unique_ptr<PoolImpl> pool(new PoolImpl(options));
+  RETURN_IF_ERROR(pool->OpenFiles());
+  pool->nodes_ = std::make_unique<NodeCache>(pool->options_.node_cache_bytes);
+  pool->tree_ = std::make_unique<BlockTree>(*pool->blocks_, *pool->nodes_);
+  pool->ids_.Reset(pool->opened_.next_id);
+  pool->epochs_.Publish(pool->opened_.txg);
+  pool->parts_ = std::make_unique<PoolParts>(
+      PoolParts{pool->options_, *pool->meta_, *pool->blocks_, *pool->allocator_, *pool->tree_,
+                pool->epochs_, pool->ids_, pool->heads_, pool->stats_, pool->opened_.uid});
+  pool->txgs_ = std::make_unique<TxgManager>(*pool->parts_, pool->opened_);
+  if (!pool->options_.read_only) pool->StartBackground();
+  return pool;
+}
+
+PoolImpl::~PoolImpl() {
+  for (const std::unique_ptr<BackgroundTask>& task : tasks_) task->Stop();
+  if (txgs_ != nullptr) txgs_->Stop();
+}
+
+absl::Status PoolImpl::OpenFiles() {
+  const std::string meta_directory = options_.directory + "/meta";
+  if (options_.create_if_missing && !options_.read_only) {
+    RETURN_IF_ERROR(MakeDirectory(options_.directory));
+    RETURN_IF_ERROR(MakeDirectory(meta_directory));
+  }
+  struct stat info {};
+  if (::stat(meta_directory.c_str(), &info) != 0) {
+    return absl::NotFoundError(StrCat("no pool in ", options_.directory));
+  }
+  ASSIGN_OR_RETURN(lock_, FileLock::Acquire(options_.directory + "/lock"));
+  MetaStoreOptions meta_options;
+  meta_options.map_bytes = options_.meta_map_bytes;
+  meta_options.reserve_bytes = options_.meta_reserve_bytes;
+  const bool may_create = options_.create_if_missing && !options_.read_only;
+  ASSIGN_OR_RETURN(meta_,
+                   MetaStore::Open(meta_directory, may_create, options_.read_only, meta_options));
+  AllocatorOptions allocator_options;
+  allocator_options.free_log_max_runs = options_.free_log_max_runs;
+  allocator_ = std::make_unique<Allocator>(allocator_options);
+  ASSIGN_OR_RETURN(const std::unique_ptr<ReadTxn> txn, meta_->BeginRead());
+  ASSIGN_OR_RETURN(std::optional<PoolRecord> record,
+                   FindRecord<PoolRecord>(*txn, PoolRecord::kKey));
+  if (!record.has_value()) {
+    if (!may_create) return absl::NotFoundError(StrCat("no pool in ", options_.directory));
+    return CreateFiles();
+  }
+  opened_ = *std::move(record);
+  ASSIGN_OR_RETURN(std::unique_ptr<File> file,
+                   OpenFile(options_.blocks_path, /*create=*/false, options_.read_only));
+  if (options_.wrap_blocks_file) file = options_.wrap_blocks_file(std::move(file));
+  ASSIGN_OR_RETURN(blocks_, BlockStore::Open(std::move(file)));
+  RETURN_IF_ERROR(CheckPair(opened_));
+  return allocator_->Reload(*txn, opened_.capacity_sectors);
+}
+
+// The two files must be of one pool and of one moment.
+absl::Status PoolImpl::CheckPair(const PoolRecord& record) const {
+  const Superblock& superblock = blocks_->superblock();
+  if (record.version > kFormatVersion || record.features.incompatible != 0) {
+    return absl::FailedPreconditionError(StrCat("the pool has format version ", record.version,
+                                                " or features that this program does not know"));
+  }
+  if (record.features.read_only_compatible != 0 && !options_.read_only) {
+    return absl::FailedPreconditionError(
+        "the pool has features that this program may only read: open it read-only");
+  }
+  if (!(superblock.pool_uid == record.uid)) {
+    return absl::FailedPreconditionError(StrCat(
+        options_.blocks_path, " belongs to another pool than ", options_.directory, "/meta"));
+  }
+  if (superblock.stamp_txg != record.blocks_stamp_txg &&
+      superblock.base_stamp_txg != record.blocks_stamp_txg) {
+    return absl::FailedPreconditionError(
+        StrCat("blocks (stamp ", superblock.stamp_txg, ") and metadata (stamp ",
+               record.blocks_stamp_txg, ") are of different times: one of them is an old copy"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PoolImpl::CreateFiles() {
+  ASSIGN_OR_RETURN(std::unique_ptr<File> file,
+                   OpenFile(options_.blocks_path, /*create=*/true, /*read_only=*/false));
+  if (options_.wrap_blocks_file) file = options_.wrap_blocks_file(std::move(file));
+  ASSIGN_OR_RETURN(const uint64_t existing, file->SizeBytes());
+  if (existing > 0) {
+    // A pool that was being made when it crashed has stamp 0; anything later has data.
+    std::array<std::byte, sizeof(Superblock)> head{};
+    RETURN_IF_ERROR(file->Read(0, head));
+    Superblock found;
+    std::memcpy(static_cast<void*>(&found), head.data(), sizeof(found));
+    if (found.magic == Superblock::kMagic && found.stamp_txg != 0) {
+      return absl::FailedPreconditionError(
+          StrCat(options_.blocks_path, " holds the data of a pool whose metadata is missing"));
+    }
+  }
+  uint64_t capacity = options_.capacity_bytes;
+  if (file->is_device()) {
+    capacity = existing;
+  } else if (capacity == 0) {
+    ASSIGN_OR_RETURN(const uint64_t host_free, file->HostFreeBytes());
+    capacity = host_free >= kGiB ? host_free / kGiB * kGiB : host_free;
+  }
+  if (capacity < kMinCapacityBytes) {
+    return absl::InvalidArgumentError("a pool needs a capacity of at least 1 MiB");
+  }
+  opened_.uid = RandomUid();
+  opened_.capacity_sectors = capacity / kSectorBytes;
+  opened_.create_time_ms = options_.clock_ms();
+  if (!file->is_device()) RETURN_IF_ERROR(file->Truncate(opened_.capacity_sectors * kSectorBytes));
+  Superblock superblock;
+  superblock.pool_uid = opened_.uid;
+  superblock.capacity_sectors = opened_.capacity_sectors;
+  ASSIGN_OR_RETURN(blocks_, BlockStore::Create(std::move(file), superblock));
+  RETURN_IF_ERROR(meta_->Reserve(0));
+  ASSIGN_OR_RETURN(const std::unique_ptr<WriteTxn> txn, meta_->BeginWrite());
+  RETURN_IF_ERROR(allocator_->Create(*txn, opened_.capacity_sectors));
+  RETURN_IF_ERROR(StoreRecord(*txn, Key(kRootDirectory), DirectoryRecord()));
+  RETURN_IF_ERROR(StoreRecord(*txn, PoolRecord::kKey, opened_));
+  return txn->Commit();
+}
+
+void PoolImpl::StartBackground() {
+  reclaimer_ = std::make_unique<Reclaimer>(*parts_, *txgs_);
+  trimmer_ = std::make_unique<Trimmer>(*parts_, *txgs_);
+  housekeeper_ = std::make_unique<Housekeeper>(*parts_, *txgs_);
+  expirer_ = std::make_unique<Expirer>(*parts_, *txgs_);
+  puncher_ = std::make_unique<Puncher>(*parts_, *txgs_);
+  const auto add = [&](std::chrono::milliseconds interval, BackgroundTask::Step step) {
+    tasks_.push_back(std::make_unique<BackgroundTask>(interval, std::move(step)));
+    return tasks_.back().get();
+  };
+  BackgroundTask* const reclaim = add(kReclaimInterval, [this] { return reclaimer_->Step(); });
+  BackgroundTask* const trim = add(kReclaimInterval, [this] { return trimmer_->Step(); });
+  add(kHousekeepingInterval, [this] { return housekeeper_->Step(); });
+  add(options_.expire_poll, [this] { return expirer_->Step(); });
+  BackgroundTask* const punch = add(kReclaimInterval, [this] { return puncher_->Step(); });
+  txgs_->SetListeners(
+      [reclaim, trim] {
+        reclaim->Wake();
+        trim->Wake();
+      },
+      [this, punch](std::vector<Run> runs) {
+        puncher_->Add(std::move(runs));
+        punch->Wake();
+      });
+  txgs_->Start();
+  if (!options_.background_work) return;
+  for (const std::unique_ptr<BackgroundTask>& task : tasks_) task->Start();
+}
+
+}  // namespace cowshed::engine

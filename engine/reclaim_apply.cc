@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/reclaim_apply.h"
+
+#include <string>
+#include <utility>
+
+#include "engine/base/status_macros.h"
+#include "engine/catalog.h"
+#include "engine/lifecycle.h"
+#include "engine/operations.h"
+#include "engine/tree/dead_list.h"
+#include "engine/tree/live_list.h"
+
+namespace cowshed::engine {
+namespace {
+
+constexpr uint64_t kSnapshotsPerBite = 500;
+constexpr uint64_t kLogsPerBite = 500;
+
+uint64_t Sectors(const std::vector<Run>& runs) {
+  uint64_t sectors = 0;
+  for (const Run& run : runs) sectors += run.sectors;
+  return sectors;
+}
+
+// The list is damaged but nothing of it has been freed: the job goes on by the tree.
+absl::Status SwitchToTreeWalk(TxgContext& context, JobId id, JobRecord job) {
+  job.method = static_cast<uint8_t>(DestroyMethod::kTreeWalk);
+  job.phase = JobPhase::kFree;
+  job.cursor_start = 0;
+  job.cursor = 0;
+  PoolStats& stats = context.parts.stats;
+  context.after_commit.emplace_back([&stats] {
+    ++stats.livelist_dropped[DropReason::kDamaged];
+    ++stats.reclaim_failures[ReclaimFailure::kDamagedList];
+    stats.alarms[Alarm::kLivelistDamaged] = 1;
+  });
+  return StoreRecord(context.meta, Key(id), job);
+}
+
+// Own snapshots of a dataset that is gone: their records go, their deadlists join the job's.
+absl::Status DropSnapshots(TxgContext& context, JobId id, JobRecord job) {
+  ASSIGN_OR_RETURN(const std::vector<Neighbour> snapshots,
+                   SnapshotsAbove(context.meta, job.dataset, 0, kSnapshotsPerBite));
+  for (const Neighbour& neighbour : snapshots) {
+    ASSIGN_OR_RETURN(const SnapshotRecord snapshot,
+                     LoadRecord<SnapshotRecord>(context.meta, Key(neighbour.id)));
+    if (!snapshot.name.empty()) {
+      RETURN_IF_ERROR(context.meta.Delete(Table::kSnapshotsByName,
+                                          Key(job.dataset, snapshot.name)));
+    }
+    RETURN_IF_ERROR(
+        context.meta.Delete(Table::kSnapshotsByTxg, Key(job.dataset, neighbour.txg)));
+    RETURN_IF_ERROR(context.meta.Delete(Table::kSnapshots, Key(neighbour.id)));
+    ASSIGN_OR_RETURN(job.deadlist,
+                     DeadList::Merge(context.meta, job.deadlist, snapshot.deadlist));
+  }
+  if (snapshots.size() < kSnapshotsPerBite) job.phase = JobPhase::kForget;
+  return StoreRecord(context.meta, Key(id), job);
+}
+
+// Releases the logs of a deadlist nobody needs, then the job is done.
+absl::Status Forget(TxgContext& context, JobId id, const JobRecord& job) {
+  ASSIGN_OR_RETURN(const bool done, DeadList::Forget(context.meta, job.deadlist, kLogsPerBite));
+  if (!done) return StoreRecord(context.meta, Key(id), job);
+  if (job.left_sectors > 0) {
+    return StallJob(context, id, job, ReclaimFailure::kDamagedList,
+                    "the list named fewer sectors than the dataset owned; the rest stays "
+                    "referenced until `cowshed check --repair`");
+  }
+  return FinishJob(context, id, job);
+}
+
+absl::Status RemoveSublist(TxgContext& context, LivelistId livelist, Txg start) {
+  ASSIGN_OR_RETURN(const SublistRecord removed, LiveList::Remove(context.meta, livelist, start));
+  context.pool.livelist_entries -= removed.entries;
+  --context.pool.livelist_sublists;
+  return absl::OkStatus();
+}
+
+// Forgets every sublist that is left; what the damaged ones name is not read.
+absl::Status DropSublists(TxgContext& context, LivelistId livelist) {
+  ASSIGN_OR_RETURN(const std::vector<Sublist> sublists, LiveList::List(context.meta, livelist));
+  for (const Sublist& sublist : sublists) {
+    RETURN_IF_ERROR(RemoveSublist(context, livelist, sublist.start));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TakePrefixApart(TxgContext& context, JobId id, const JobRecord& job) {
+  for (uint64_t i = 0; i < context.parts.options.bulk_names_per_txg; ++i) {
+    ASSIGN_OR_RETURN(const std::optional<DatasetId> dataset,
+                     Names::TakeFirst(context.meta, job.directory));
+    if (!dataset.has_value()) return FinishJob(context, id, job);
+    ASSIGN_OR_RETURN(DatasetRecord record,
+                     LoadRecord<DatasetRecord>(context.meta, Key(*dataset)));
+    RETURN_IF_ERROR(Doom(context, *dataset, std::move(record), job.operation));
+  }
+  return absl::OkStatus();
+}
+
+// Frees the bite's runs. A double free is caught before anything has changed.
+absl::Status FreeRuns(TxgContext& context, const ReclaimBite& bite, JobRecord job) {
+  if (const absl::Status valid = context.parts.allocator.CheckFree(context.meta, bite.runs);
+      absl::IsDataLoss(valid)) {
+    return StallJob(context, bite.id, std::move(job), ReclaimFailure::kDoubleFree,
+                    std::string(valid.message()));
+  }
+  const uint64_t sectors = Sectors(bite.runs);
+  if (sectors > job.left_sectors) {
+    return StallJob(context, bite.id, std::move(job), ReclaimFailure::kDoubleFree,
+                    "the list names more sectors than the dataset owned");
+  }
+  if (!bite.runs.empty()) {
+    RETURN_IF_ERROR(context.parts.allocator.Free(context.meta, context.txg, bite.runs));
+    RETURN_IF_ERROR(BookFreed(context, &job, sectors, bite.runs.size()));
+    if (job.kind == JobKind::kDataset) context.pool.livelist_sectors -= sectors;
+  }
+  for (const Txg start : bite.done_sublists) {
+    RETURN_IF_ERROR(RemoveSublist(context, job.livelist, start));
+  }
+  job.phase = JobPhase::kFree;
+  job.cursor_start = bite.cursor_start;
+  job.cursor = bite.cursor;
+  job.cursor_chunk = bite.position.chunk;
+  job.cursor_entry = bite.position.entry;
+  if (!bite.all_freed) return StoreRecord(context.meta, Key(bite.id), job);
+  if (job.method == static_cast<uint8_t>(DestroyMethod::kTreeWalk)) {
+    RETURN_IF_ERROR(DropSublists(context, job.livelist));
+  }
+  job.phase = job.dataset != DatasetId{} ? JobPhase::kSnapshots : JobPhase::kForget;
+  if (job.phase == JobPhase::kForget) return Forget(context, bite.id, job);
+  return DropSnapshots(context, bite.id, std::move(job));
+}
+
+absl::Status ApplySnapshot(TxgContext& context, const ReclaimBite& bite, JobRecord job) {
+  if (job.phase == JobPhase::kFree) return FreeRuns(context, bite, std::move(job));
+  ASSIGN_OR_RETURN(const bool out, TakeSnapshotOut(context, &job));
+  if (out) job.phase = JobPhase::kFree;
+  if (out && job.left_sectors == 0) return Forget(context, bite.id, job);
+  return StoreRecord(context.meta, Key(bite.id), job);
+}
+
+}  // namespace
+
+absl::Status ApplyBite(TxgContext& context, const ReclaimBite& bite) {
+  ASSIGN_OR_RETURN(std::optional<JobRecord> job,
+                   FindRecord<JobRecord>(context.meta, Key(bite.id)));
+  if (!job.has_value() || job->Encode() != bite.job.Encode()) return absl::OkStatus();
+  if (job->kind == JobKind::kPrefix) return TakePrefixApart(context, bite.id, *job);
+  if (job->phase == JobPhase::kForget) return Forget(context, bite.id, *job);
+  if (job->phase == JobPhase::kSnapshots) return DropSnapshots(context, bite.id, *std::move(job));
+  if (bite.to_tree_walk) return SwitchToTreeWalk(context, bite.id, *std::move(job));
+  if (!bite.damage.ok()) {
+    return StallJob(context, bite.id, *std::move(job), ReclaimFailure::kDamagedList,
+                    std::string(bite.damage.message()));
+  }
+  if (job->kind == JobKind::kSnapshot) return ApplySnapshot(context, bite, *std::move(job));
+  if (bite.verified_only) {
+    job->phase = JobPhase::kFree;
+    return StoreRecord(context.meta, Key(bite.id), *job);
+  }
+  return FreeRuns(context, bite, *std::move(job));
+}
+
+}  // namespace cowshed::engine

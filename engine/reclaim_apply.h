@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The half of the reclaimer that runs in a txg: applies what a round has prepared for one job. It
+// frees, forgets and moves the cursor in one commit (I8).
+//
+// Threads     Txg thread only.
+#pragma once
+
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/tree/pointer_log.h"
+#include "engine/txg.h"
+
+namespace cowshed::engine {
+
+// What a round has prepared for one job, and where the job's cursor will be after it.
+struct ReclaimBite {
+  JobId id{};
+  JobRecord job;          // as read; a job that has changed since is left alone
+  std::vector<Run> runs;  // to be freed
+  std::vector<Txg> done_sublists;
+  Txg cursor_start = 0;
+  uint64_t cursor = 0;
+  LogPosition position;
+  bool verified_only = false;  // the list has been read whole and is good; nothing to free yet
+  bool all_freed = false;      // the phase kFree ends with this bite
+  bool to_tree_walk = false;   // the list is damaged: walk the tree instead
+  absl::Status damage;         // found after the first free: stall
+};
+
+absl::Status ApplyBite(TxgContext& context, const ReclaimBite& bite);
+
+// Takes a dying snapshot out of its lineage, in as many bites as its neighbour's deadlist needs:
+// true when it is out and `*job` frees the buckets that only it held (reclaim_snapshot.cc).
+absl::StatusOr<bool> TakeSnapshotOut(TxgContext& context, JobRecord* job);
+
+}  // namespace cowshed::engine

@@ -1,0 +1,557 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/txg.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/base/check.h"
+#include "engine/base/failpoints.h"
+#include "engine/base/status_macros.h"
+#include "engine/base/strings.h"
+#include "engine/errors.h"
+#include "engine/head_sync.h"
+
+namespace cowshed::engine {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Past this many dirty LMDB pages the remaining tasks move to the next txg: 32 MiB commit in some
+// tens of milliseconds, and the metadata reserve covers it twice.
+constexpr uint64_t kMaxMetaPages = 8192;
+constexpr int kMaxAttempts = 3;  // at a txg that fails for another reason than space
+constexpr uint64_t kMinDirtyLimitBytes = 8 << 20;
+constexpr auto kFullHostPoll = std::chrono::milliseconds(200);
+constexpr auto kDeferredPoll = std::chrono::milliseconds(2);
+
+double Seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+absl::Status Suspended(std::string_view why) {
+  return MakeError(absl::StatusCode::kUnavailable, "POOL_SUSPENDED",
+                   "the pool takes no changes until the server is restarted: " + std::string(why));
+}
+
+absl::Status Stopping() {
+  return MakeError(absl::StatusCode::kUnavailable, "SERVER_STOPPING", "the pool is being closed");
+}
+
+}  // namespace
+
+TxgManager::TxgManager(PoolParts& parts, PoolRecord record)
+    : parts_(parts),
+      committed_txg_(record.txg),
+      dirty_limit_bytes_(parts.options.dirty_max_bytes),
+      next_txg_(std::max(record.txg, parts.blocks.superblock().stamp_txg) + 1),
+      last_sync_(Clock::now()),
+      record_(std::move(record)) {
+  UpdateGauges(record_);
+}
+
+TxgManager::~TxgManager() { Stop(); }
+
+void TxgManager::Start() {
+  {
+    const MutexLock lock(mutex_);
+    started_ = true;
+  }
+  thread_ = std::thread([this] { Loop(); });
+}
+
+void TxgManager::Stop() {
+  {
+    const MutexLock lock(mutex_);
+    stopping_ = true;
+    work_.NotifyAll();
+    synced_.NotifyAll();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+void TxgManager::Submit(Task task) {
+  absl::Status refused;
+  {
+    const MutexLock lock(mutex_);
+    refused = !suspended_.ok() ? suspended_ : stopping_ ? Stopping() : absl::OkStatus();
+    if (refused.ok()) {
+      tasks_.push_back(std::move(task));
+      work_.NotifyOne();
+    }
+  }
+  if (!refused.ok()) task.done(refused);
+}
+
+void TxgManager::Flush(const Head* head, TxgCallback done) {
+  bool open = true;
+  bool syncing = true;
+  if (head != nullptr) {
+    const MutexLock lock(head->mutex);
+    open = !head->open.empty();
+    syncing = !head->syncing.empty();
+  }
+  absl::StatusOr<Txg> now = committed_txg_.load();
+  {
+    const MutexLock lock(mutex_);
+    if (!suspended_.ok()) {
+      now = suspended_;
+    } else if (open && !stopping_) {
+      open_waiters_.push_back(std::move(done));
+      work_.NotifyOne();
+      return;
+    } else if (syncing && syncing_active_) {
+      syncing_waiters_.push_back(std::move(done));
+      return;
+    } else if (open) {
+      now = Stopping();
+    } else {
+      now = committed_txg_.load();
+    }
+  }
+  done(now);
+}
+
+void TxgManager::RequestSync() {
+  const MutexLock lock(mutex_);
+  sync_requested_ = true;
+  work_.NotifyOne();
+}
+
+void TxgManager::RequestFreeLogDrain() {
+  const MutexLock lock(mutex_);
+  drain_requested_ = true;
+  sync_requested_ = true;
+  work_.NotifyOne();
+}
+
+bool TxgManager::HasRoom(uint64_t bytes, uint64_t sectors) const {
+  const uint64_t dirty = dirty_bytes_.load();
+  return (dirty == 0 || dirty + bytes <= dirty_limit_bytes_.load()) &&
+         admitted_sectors_.load() + sectors <= available_sectors();
+}
+
+absl::Status TxgManager::Admit(uint64_t bytes, uint64_t sectors) {
+  const auto deadline = Clock::now() + parts_.options.write_wait_max;
+  const MutexLock lock(mutex_);
+  while (true) {
+    if (!suspended_.ok()) return suspended_;
+    if (stopping_) return Stopping();
+    if (HasRoom(bytes, sectors)) break;
+    const bool lacks_space = admitted_sectors_.load() + sectors > available_sectors();
+    const bool space_may_come = admitted_sectors_.load() > 0 || syncing_active_ ||
+                                parts_.allocator.free_logged_sectors() > 0 ||
+                                record_.freeing_sectors > 0;
+    if (lacks_space && !space_may_come) {
+      return MakeError(absl::StatusCode::kResourceExhausted, "POOL_FULL",
+                       "the pool has no space left for this write");
+    }
+    drain_requested_ = drain_requested_ || lacks_space;
+    sync_requested_ = true;
+    work_.NotifyOne();
+    if (!synced_.WaitUntil(mutex_, deadline) && Clock::now() >= deadline) {
+      return MakeError(absl::StatusCode::kResourceExhausted,
+                       lacks_space ? "POOL_FULL" : "SERVER_BUSY",
+                       lacks_space ? "the pool has no space left for this write, and reclaim did "
+                                     "not give back enough in time"
+                                   : "the write waited too long for memory: the disk is behind");
+    }
+  }
+  const uint64_t dirty = dirty_bytes_.fetch_add(bytes) + bytes;
+  admitted_sectors_.fetch_add(sectors);
+  if (dirty >= std::min(parts_.options.txg_dirty_bytes, dirty_limit_bytes_.load() / 2)) {
+    work_.NotifyOne();
+  }
+  return absl::OkStatus();
+}
+
+void TxgManager::Unadmit(uint64_t bytes, uint64_t sectors) {
+  if (bytes == 0 && sectors == 0) return;
+  dirty_bytes_.fetch_sub(bytes);
+  admitted_sectors_.fetch_sub(sectors);
+  const MutexLock lock(mutex_);
+  synced_.NotifyAll();
+}
+
+uint64_t TxgManager::reserve_sectors() const {
+  const uint64_t capacity = parts_.allocator.capacity_sectors();
+  const uint64_t wanted =
+      std::max(parts_.options.blocks_reserve_bytes / kSectorBytes, capacity / 32);
+  return std::min(wanted, capacity / 4);
+}
+
+uint64_t TxgManager::available_sectors() const {
+  const uint64_t free = parts_.allocator.available_sectors();
+  const uint64_t reserve = reserve_sectors();
+  const uint64_t in_pool = free > reserve ? free - reserve : 0;
+  return std::min(in_pool, host_free_bytes_.load() / kSectorBytes);
+}
+
+absl::Status TxgManager::health() const {
+  const MutexLock lock(mutex_);
+  return suspended_;
+}
+
+PoolRecord TxgManager::record() const {
+  const MutexLock lock(mutex_);
+  return record_;
+}
+
+void TxgManager::OnOperationsChanged(absl::AnyInvocable<void()> changed) {
+  const MutexLock lock(mutex_);
+  operation_listeners_.push_back(std::move(changed));
+}
+
+void TxgManager::SetListeners(std::function<void()> jobs_changed,
+                              std::function<void(std::vector<Run>)> punch) {
+  jobs_changed_ = std::move(jobs_changed);
+  punch_ = std::move(punch);
+}
+
+bool TxgManager::WantsSync() const {
+  const uint64_t dirty = dirty_bytes_.load();
+  return sync_requested_ || !tasks_.empty() || !open_waiters_.empty() ||
+         dirty >= std::min(parts_.options.txg_dirty_bytes, dirty_limit_bytes_.load() / 2) ||
+         ((dirty > 0 || admitted_sectors_.load() > 0) &&
+          Clock::now() - last_sync_ >= parts_.options.txg_interval);
+}
+
+void TxgManager::Loop() {
+  while (true) {
+    {
+      const MutexLock lock(mutex_);
+      while (!stopping_ && !WantsSync()) {
+        work_.WaitUntil(mutex_, Clock::now() + parts_.options.txg_interval);
+      }
+      const bool idle = tasks_.empty() && open_waiters_.empty() && dirty_bytes_.load() == 0 &&
+                        admitted_sectors_.load() == 0;
+      if (stopping_ && (idle || !suspended_.ok())) break;
+    }
+    SyncBatch(Close());
+  }
+}
+
+TxgManager::Batch TxgManager::Close() {
+  Batch batch;
+  {
+    // Tasks first, layers second: what a caller wrote before it submitted is in this txg.
+    const MutexLock lock(mutex_);
+    for (Task& task : tasks_) {
+      batch.tasks.push_back({std::move(task), PendingTask::State::kWaiting, absl::OkStatus()});
+    }
+    tasks_.clear();
+    syncing_waiters_ = std::exchange(open_waiters_, {});
+    batch.drain_free_log = std::exchange(drain_requested_, false);
+    sync_requested_ = false;
+    syncing_active_ = true;
+    last_sync_ = Clock::now();
+  }
+  batch.heads = parts_.heads.CloseLayers();
+  return batch;
+}
+
+void TxgManager::SyncBatch(Batch batch) {
+  for (int attempts = 1;; ++attempts) {
+    Stage stage = Stage::kPrepare;
+    const absl::Status status = Attempt(batch, &stage);
+    if (status.ok() && !batch.only_frees_space) break;
+    if (!status.ok() && (stage == Stage::kFinal || !PrepareRetry(batch, status, attempts))) {
+      Suspend(batch, status);
+      break;
+    }
+    if (status.ok()) {
+      // Space may have come back: try the whole batch again.
+      batch.only_frees_space = false;
+      batch.drain_free_log = true;
+    }
+  }
+  std::vector<absl::AnyInvocable<void()>> listeners;
+  {
+    const MutexLock lock(mutex_);
+    syncing_active_ = false;
+    synced_.NotifyAll();
+  }
+  FinishWaiters(committed_txg_.load());
+}
+
+// Readies another attempt after `why`; false if there is no point.
+bool TxgManager::PrepareRetry(Batch& batch, const absl::Status& why, int attempts) {
+  const bool full = absl::IsResourceExhausted(why);
+  bool task_failed = false;
+  for (PendingTask& pending : batch.tasks) {
+    task_failed =
+        task_failed || (pending.state == PendingTask::State::kFailed && pending.status == why);
+    if (pending.state == PendingTask::State::kApplied ||
+        pending.state == PendingTask::State::kNextTxg ||
+        pending.state == PendingTask::State::kRefused) {
+      pending.state = PendingTask::State::kWaiting;
+    }
+  }
+  if (!full && !task_failed && attempts >= kMaxAttempts) return false;
+  auto txn = parts_.meta.BeginRead();
+  if (!txn.ok() || !parts_.allocator.Reload(**txn, parts_.allocator.capacity_sectors()).ok()) {
+    return false;
+  }
+  if (!full || task_failed) return true;
+  parts_.stats.alarms[Alarm::kHostFull] = 1;
+  if (!batch.only_frees_space) {
+    batch.only_frees_space = true;
+    batch.drain_free_log = true;
+    return true;
+  }
+  const MutexLock lock(mutex_);
+  if (stopping_) return false;
+  work_.WaitUntil(mutex_, Clock::now() + kFullHostPoll);
+  batch.only_frees_space = false;  // the host may have got space back
+  return true;
+}
+
+void TxgManager::TakeSpaceFreeingTasks(Batch& batch) {
+  const MutexLock lock(mutex_);
+  for (auto it = tasks_.begin(); it != tasks_.end();) {
+    if (!it->frees_space) {
+      ++it;
+      continue;
+    }
+    batch.tasks.push_back({std::move(*it), PendingTask::State::kWaiting, absl::OkStatus()});
+    it = tasks_.erase(it);
+  }
+}
+
+absl::Status TxgManager::Attempt(Batch& batch, Stage* stage) {
+  const auto begin = Clock::now();
+  if (batch.only_frees_space) TakeSpaceFreeingTasks(batch);
+  const absl::Status reserved = parts_.meta.Reserve(kMaxMetaPages);
+  parts_.stats.alarms[Alarm::kPoolReserveReached] = reserved.ok() ? 0 : 1;
+  if (!reserved.ok() && !batch.only_frees_space) return reserved;
+  ASSIGN_OR_RETURN(const std::unique_ptr<WriteTxn> meta, parts_.meta.BeginWrite());
+  const Txg txg = next_txg_++;
+  BlockWriter writer(parts_.blocks, parts_.allocator, *meta, txg);
+  TxgContext context{parts_, txg,    parts_.options.clock_ms(),
+                     *meta,  writer, record(),
+                     {},     {},     false,
+                     false,  false,  {},
+                     {},     {}};
+  uint64_t synced_bytes = 0;
+  if (!batch.only_frees_space) {
+    RETURN_IF_ERROR(WriteData(context, batch));
+    for (const auto& head : batch.heads) {
+      const MutexLock lock(head->mutex);
+      synced_bytes += head->syncing.bytes;
+    }
+  }
+  const auto data_done = Clock::now();
+  RETURN_IF_ERROR(RunTasks(context, batch));
+  RETURN_IF_ERROR(writer.Flush());
+  const bool flush_regions =
+      batch.drain_free_log || context.drain_free_log ||
+      parts_.allocator.free_log_runs() > parts_.options.free_log_max_runs / 2;
+  if (flush_regions) {
+    ASSIGN_OR_RETURN(
+        uint64_t flushed,
+        parts_.allocator.FlushRegions(
+            *meta, parts_.epochs.ReusableUpTo(), parts_.options.regions_flushed_per_txg,
+            parts_.options.punch_holes && punch_ ? &context.to_punch : nullptr));
+    (void)flushed;
+  }
+  RETURN_IF_ERROR(parts_.allocator.WriteBack(*meta, txg));
+  if (meta->dirty_pages() == 0) {
+    // Nothing changed: no commit, and the number is free for the next txg.
+    --next_txg_;
+    for (const auto& hook : context.after_commit) hook();
+    FinishTasks(batch, committed_txg_.load());
+    const MutexLock lock(mutex_);
+    if (!tasks_.empty()) {
+      // Tasks that wait for the background (a trim): it wakes us with its own task.
+      work_.WaitUntil(mutex_, Clock::now() + kDeferredPoll);
+    }
+    return absl::OkStatus();
+  }
+  const auto tasks_done = Clock::now();
+  RETURN_IF_ERROR(Commit(context, stage));
+  auto& seconds = parts_.stats.sync_seconds;
+  seconds[static_cast<size_t>(SyncPhase::kData)].Observe(Seconds(data_done - begin));
+  seconds[static_cast<size_t>(SyncPhase::kTasks)].Observe(Seconds(tasks_done - data_done));
+  seconds[static_cast<size_t>(SyncPhase::kTotal)].Observe(Seconds(Clock::now() - begin));
+  AdaptDirtyLimit(Seconds(Clock::now() - begin), synced_bytes);
+  Publish(context, batch);
+  FinishTasks(batch, txg);
+  return absl::OkStatus();
+}
+
+absl::Status TxgManager::WriteData(TxgContext& context, const Batch& batch) {
+  for (const std::shared_ptr<Head>& head : batch.heads) {
+    RETURN_IF_ERROR(SyncHead(context, *head));
+  }
+  return Failpoints::Hit("sync.data_written");
+}
+
+absl::Status TxgManager::RunTasks(TxgContext& context, Batch& batch) {
+  for (PendingTask& pending : batch.tasks) {
+    if (pending.state != PendingTask::State::kWaiting) continue;
+    if (batch.only_frees_space && !pending.task.frees_space) continue;
+    const uint64_t pages_before = context.meta.dirty_pages();
+    if (pages_before > kMaxMetaPages) {
+      pending.state = PendingTask::State::kNextTxg;
+      continue;
+    }
+    const absl::StatusOr<Verdict> verdict = pending.task.run(context);
+    if (verdict.ok()) {
+      pending.state = *verdict == Verdict::kApplied ? PendingTask::State::kApplied
+                                                    : PendingTask::State::kNextTxg;
+      continue;
+    }
+    pending.status = verdict.status();
+    if (context.meta.dirty_pages() == pages_before) {
+      pending.state = PendingTask::State::kRefused;
+      continue;
+    }
+    // It failed half-way: the txg is done over without it.
+    pending.state = PendingTask::State::kFailed;
+    return pending.status;
+  }
+  return Failpoints::Hit("sync.tasks_run");
+}
+
+absl::Status TxgManager::Commit(TxgContext& context, Stage* stage) {
+  *stage = Stage::kFinal;
+  const auto begin = Clock::now();
+  RETURN_IF_ERROR(Failpoints::Hit("sync.before_fsync"));
+  ASSIGN_OR_RETURN(context.pool.blocks_stamp_txg,
+                   parts_.blocks.SyncStamped(context.txg, context.pool.blocks_stamp_txg,
+                                             context.pool.capacity_sectors));
+  RETURN_IF_ERROR(Failpoints::Hit("sync.before_commit"));
+  const auto synced = Clock::now();
+  context.pool.txg = context.txg;
+  context.pool.next_id = parts_.ids.next();
+  RETURN_IF_ERROR(StoreRecord(context.meta, PoolRecord::kKey, context.pool));
+  RETURN_IF_ERROR(context.meta.Commit());
+  RETURN_IF_ERROR(Failpoints::Hit("sync.after_commit"));
+  auto& seconds = parts_.stats.sync_seconds;
+  seconds[static_cast<size_t>(SyncPhase::kFsync)].Observe(Seconds(synced - begin));
+  seconds[static_cast<size_t>(SyncPhase::kCommit)].Observe(Seconds(Clock::now() - synced));
+  return absl::OkStatus();
+}
+
+void TxgManager::Publish(TxgContext& context, const Batch& batch) {
+  static const std::vector<std::shared_ptr<Head>> kNoHeads;
+  const HeadTable::Released released = parts_.heads.Publish(
+      context.txg, context.publication, batch.only_frees_space ? kNoHeads : batch.heads);
+  parts_.epochs.Publish(context.txg);
+  dirty_bytes_.fetch_sub(released.bytes);
+  admitted_sectors_.fetch_sub(released.admitted_sectors);
+  std::vector<absl::AnyInvocable<void()>> listeners;
+  {
+    const MutexLock lock(mutex_);
+    record_ = context.pool;
+    committed_txg_.store(context.txg);
+    if (context.operations_changed) listeners = std::exchange(operation_listeners_, {});
+    synced_.NotifyAll();
+  }
+  if (!batch.only_frees_space) parts_.stats.alarms[Alarm::kHostFull] = 0;
+  UpdateGauges(context.pool);
+  for (const auto& hook : context.after_commit) hook();
+  if (context.jobs_changed && jobs_changed_) jobs_changed_();
+  if (!context.to_punch.empty()) punch_(std::move(context.to_punch));
+  for (auto& listener : listeners) listener();
+}
+
+// Calls back the tasks that are over and returns the others to the queue.
+void TxgManager::FinishTasks(Batch& batch, Txg txg) {
+  std::vector<PendingTask> rest;
+  std::vector<Task> next;
+  for (PendingTask& pending : batch.tasks) {
+    switch (pending.state) {
+      case PendingTask::State::kApplied:
+        pending.task.done(txg);
+        break;
+      case PendingTask::State::kRefused:
+      case PendingTask::State::kFailed:
+        pending.task.done(pending.status);
+        break;
+      case PendingTask::State::kNextTxg:
+        next.push_back(std::move(pending.task));
+        break;
+      case PendingTask::State::kWaiting:
+        rest.push_back(std::move(pending));
+        break;
+    }
+  }
+  batch.tasks = std::move(rest);
+  const MutexLock lock(mutex_);
+  tasks_.insert(tasks_.begin(), std::make_move_iterator(next.begin()),
+                std::make_move_iterator(next.end()));
+}
+
+void TxgManager::FinishWaiters(const absl::StatusOr<Txg>& result) {
+  std::vector<TxgCallback> waiters;
+  absl::StatusOr<Txg> answer = result;
+  {
+    const MutexLock lock(mutex_);
+    waiters = std::exchange(syncing_waiters_, {});
+    if (!suspended_.ok()) answer = suspended_;
+  }
+  for (TxgCallback& waiter : waiters) waiter(answer);
+}
+
+void TxgManager::Suspend(Batch& batch, const absl::Status& why) {
+  std::vector<TxgCallback> waiters;
+  absl::Status suspended;
+  {
+    const MutexLock lock(mutex_);
+    suspended_ = Suspended(StdView(why.message()));
+    suspended = suspended_;
+    for (Task& task : tasks_) {
+      batch.tasks.push_back({std::move(task), PendingTask::State::kWaiting, absl::OkStatus()});
+    }
+    tasks_.clear();
+    waiters = std::exchange(open_waiters_, {});
+    synced_.NotifyAll();
+  }
+  parts_.stats.alarms[Alarm::kPoolSuspended] = 1;
+  for (PendingTask& pending : batch.tasks) pending.task.done(suspended);
+  batch.tasks.clear();
+  for (TxgCallback& waiter : waiters) waiter(suspended);
+}
+
+void TxgManager::AdaptDirtyLimit(double sync_seconds, uint64_t synced_bytes) {
+  if (synced_bytes < kMinDirtyLimitBytes / 2) return;  // too little to measure by
+  const double target = Seconds(parts_.options.sync_target);
+  const auto fitting = static_cast<uint64_t>(static_cast<double>(synced_bytes) /
+                                             std::max(sync_seconds, 1e-3) * target);
+  // Open and syncing layers share the limit, so twice what one sync manages; smoothed.
+  const uint64_t wanted = std::clamp(2 * fitting, kMinDirtyLimitBytes,
+                                     std::max(parts_.options.dirty_max_bytes, kMinDirtyLimitBytes));
+  dirty_limit_bytes_.store((dirty_limit_bytes_.load() * 3 + wanted) / 4);
+}
+
+void TxgManager::UpdateGauges(const PoolRecord& record) {
+  if (auto host = parts_.blocks.file().HostFreeBytes(); host.ok()) host_free_bytes_.store(*host);
+  PoolStats& stats = parts_.stats;
+  const Allocator& allocator = parts_.allocator;
+  stats.datasets = record.datasets;
+  stats.clones = record.clones;
+  stats.snapshots = record.snapshots;
+  stats.deferred_snapshots = record.deferred_snapshots;
+  stats.holds = record.holds;
+  stats.livelists = record.livelists;
+  stats.livelist_entries = record.livelist_entries;
+  stats.livelist_sublists = record.livelist_sublists;
+  stats.livelist_bytes = record.livelist_sectors * kSectorBytes;
+  stats.reclaim_pending_items = record.jobs;
+  stats.reclaim_pending_bytes = record.freeing_sectors * kSectorBytes;
+  stats.txg = record.txg;
+  stats.dirty_bytes = dirty_bytes_.load();
+  stats.dirty_limit_bytes = dirty_limit_bytes_.load();
+  stats.capacity_bytes = allocator.capacity_sectors() * kSectorBytes;
+  stats.allocated_bytes = allocator.allocated_sectors() * kSectorBytes;
+  stats.available_bytes = available_sectors() * kSectorBytes;
+  stats.freeing_bytes = (record.freeing_sectors + allocator.free_logged_sectors()) * kSectorBytes;
+  stats.blocks_written_bytes = parts_.blocks.bytes_written();
+  stats.checksum_errors = parts_.blocks.checksum_errors();
+  const MetaStoreStats meta = parts_.meta.stats();
+  stats.meta_map_bytes = meta.map_bytes;
+  stats.meta_used_bytes = meta.used_bytes;
+  stats.meta_file_bytes = meta.file_bytes;
+  stats.meta_readers = meta.readers;
+  stats.meta_oldest_reader_lag_txns = meta.oldest_reader_lag_txns;
+}
+
+}  // namespace cowshed::engine

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Volumes: the bytes of a head (read and write) or of a snapshot (read). A read takes {tree,
+// syncing, open} as one view; a write copies into the open layer and reads the rest of a block it
+// fills only in part, so that a layer holds whole blocks. All-zero blocks become holes.
+//
+// Threads     Thread-safe.
+// Ownership   Borrow the pool's parts; the pool outlives their use.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/head.h"
+#include "engine/pool.h"
+#include "engine/txg.h"
+
+namespace cowshed::engine {
+
+// What both kinds share: bytes of a tree, and where its data is. A reader epoch must be held.
+class TreeReader {
+ public:
+  explicit TreeReader(PoolParts& parts) : parts_(parts) {}
+  // Reads `pointer` of block `block` (a hole: zeros) into `out`, a part of the block from `skip` on.
+  absl::Status ReadBlock(const BlockPtr& pointer, uint64_t block, uint64_t skip,
+                         std::span<std::byte> out, std::string_view uid) const;
+  // Fills `out` from `offset` of the tree alone.
+  absl::Status Read(const TreeState& tree, uint64_t offset, std::span<std::byte> out,
+                    std::string_view uid) const;
+
+ private:
+  PoolParts& parts_;
+};
+
+// ABORTED DATASET_DESTROYED and OUT_OF_RANGE BEYOND_SIZE.
+absl::Status DestroyedError(std::string_view name);
+absl::Status BeyondSizeError(uint64_t offset, uint64_t length, uint64_t size);
+
+std::shared_ptr<Volume> MakeHeadVolume(PoolParts& parts, TxgManager& txgs,
+                                       std::shared_ptr<Head> head, std::string name);
+std::shared_ptr<Volume> MakeSnapshotVolume(PoolParts& parts, std::shared_ptr<SnapshotView> view,
+                                           std::string name);
+
+}  // namespace cowshed::engine
