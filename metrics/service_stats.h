@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The service's counters beside the engine's PoolStats: plain atomics that the service bumps where
+// things happen and the collector copies at a scrape. RPCs themselves are counted by RpcMetrics.
+//
+// Invariants  A gauge goes down as often as it went up: bump it in a constructor/destructor pair.
+// Threads     Every member may be read and written at any time; relaxed order is enough.
+// Ownership   One per server; outlives the exposer.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace cowshed::metrics {
+
+struct ServiceStats {
+  // Gauges.
+  std::atomic<uint64_t> executor_queue_length{0};  // jobs that wait for a worker
+  std::atomic<uint64_t> data_streams{0};           // open Read, Write and Diff streams
+  std::atomic<uint64_t> connections{0};            // open client connections
+  // Unix time at which the TLS certificate in use ends; 0 without TLS.
+  std::atomic<uint64_t> certificate_expiry_seconds{0};
+
+  // Totals since the process started.
+  std::atomic<uint64_t> executor_rejected{0};  // jobs refused because the queue was full
+};
+
+}  // namespace cowshed::metrics
