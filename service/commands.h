@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The commands of the program `cowshed`. Each returns the program's exit code: 0 for done, 1 for
+// refused, failed or found wanting. main.cc parses the command line into their options.
+//
+// Threads     Called once, on the main thread.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "engine/options.h"
+#include "service/server.h"
+
+namespace cowshed::service {
+
+struct ServeOptions {
+  engine::PoolOptions pool;
+  std::vector<std::string> listen;
+  std::string metrics_listen;  // HOST:PORT; empty: no metrics
+  Limits limits;
+  std::string tls_certificate, tls_key, tls_client_ca;  // paths
+  std::vector<std::string> admins, readers;             // names in client certificates
+};
+
+// Serves until SIGTERM or SIGINT, then stops in order; a second signal kills.
+int Serve(const ServeOptions& options);
+
+// Recomputes all invariants of a pool that nobody serves; prints what it finds.
+int Check(const engine::PoolOptions& options);
+
+// Recounts what a pool that nobody serves holds, from its records instead of its counters.
+int Inspect(const engine::PoolOptions& options, bool json);
+
+// Asks the server at `address` whether it serves.
+int Health(const std::string& address, int timeout_seconds);
+
+}  // namespace cowshed::service

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What every service of one server shares: the pool, the workers, the tokens, the open streams, and
+// who the server is. Services hold a reference; the server owns it.
+//
+// Invariants  Whatever is given to the pool to call back goes through HandOver: it runs on the
+//             completion worker, not on the txg thread, and the server waits for all of it before
+//             it goes.
+// Threads     Thread-safe: every member is, or is const.
+// Ownership   Borrows the pool and the counters, which outlive it.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "engine/pool.h"
+#include "metrics/service_stats.h"
+#include "service/access.h"
+#include "service/executor.h"
+#include "service/status.h"
+#include "service/streams.h"
+#include "service/tokens.h"
+
+namespace cowshed::service {
+
+inline constexpr uint64_t kMaxChunkBytes = 1 << 20;
+inline constexpr uint64_t kAckIntervalBytes = 8 << 20;
+inline constexpr uint32_t kMaxWaitSeconds = 60;
+
+// Knobs of the service; see `cowshed serve --help`.
+struct Limits {
+  size_t control_workers = 8;  // lifecycle calls and queries: short, mostly cached reads
+  size_t data_workers = 32;    // byte calls: they may wait for the disk, or for space
+  size_t queue_max = 1024;     // calls that wait for a worker of one kind
+  size_t streams_max = 64;     // open Read, Write and Diff streams
+  size_t connections_max = 4096;
+  std::chrono::milliseconds stall_timeout{60000};  // a client that takes nothing that long is cut
+  std::chrono::milliseconds stall_grace{10000};    // to take the answer that says so
+  std::chrono::milliseconds drain_timeout{30000};  // for calls under way when the server stops
+};
+
+// Counts callbacks that the pool has not called yet.
+class Callbacks {
+ public:
+  void Add(int count) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Blocks until there is none.
+  void WaitForNone() ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  engine::Mutex mutex_;
+  engine::CondVar none_;
+  int count_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+// One callback in the pool's hands: counted from construction to destruction.
+class Ticket {
+ public:
+  explicit Ticket(Callbacks& callbacks) : callbacks_(&callbacks) { callbacks.Add(1); }
+  Ticket(Ticket&& other) noexcept : callbacks_(std::exchange(other.callbacks_, nullptr)) {}
+  Ticket& operator=(Ticket&&) = delete;
+  ~Ticket() {
+    if (callbacks_ != nullptr) callbacks_->Add(-1);
+  }
+
+ private:
+  Callbacks* callbacks_;
+};
+
+struct ServiceContext {
+  ServiceContext(engine::Pool& the_pool, const Limits& the_limits, Access::Roles roles,
+                 metrics::ServiceStats& stats);
+
+  engine::Pool& pool;
+  const Limits limits;
+  const std::string boot_id;
+  const int64_t start_time_ms;
+  Access access;
+  Tokens tokens;
+  StreamRegistry streams;
+  std::atomic<bool> stopping{false};
+  Callbacks callbacks;
+  Executor completions;  // what the txg thread hands over
+  Executor control;
+  Executor data;
+
+  grpc::Status ToGrpc(const absl::Status& status) { return service::ToGrpc(status, tokens); }
+  // Wraps `task` as a callback for the pool that queues it, with its argument, as a completion.
+  template <typename Task>
+  auto HandOver(Task task) {
+    return [ticket = Ticket(callbacks), this, task = std::move(task)](auto argument) mutable {
+      completions.Submit([task = std::move(task), argument = std::move(argument)]() mutable {
+        task(std::move(argument));
+      });
+    };
+  }
+  // ABORTED SERVER_RESTARTED if `expected` is the boot_id of another start; empty: any.
+  absl::Status CheckBootId(const std::string& expected) const;
+};
+
+// UNAVAILABLE SERVER_STOPPING.
+absl::Status Stopping();
+
+}  // namespace cowshed::service

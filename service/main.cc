@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The program `cowshed`: serve, check, inspect, health, version. Flags come from the command line,
+// then from the environment (COWSHED_ and the flag's name in capitals), then from a file.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "engine/base/failpoints.h"
+#include "service/commands.h"
+#include "service/log.h"
+#include "spdlog/spdlog.h"
+
+namespace cowshed::service {
+namespace {
+
+constexpr int kUsageError = 2;
+
+std::string DefaultPool() {
+  const char* const home = std::getenv("HOME");
+  if (geteuid() == 0 || home == nullptr) return "/var/lib/cowshed";
+  return std::string(home) + "/.local/state/cowshed";
+}
+
+void AddBytes(CLI::App& app, const std::string& flag, uint64_t& value, const std::string& help) {
+  app.add_option(flag, value, help)->transform(CLI::AsSizeValue(false))->capture_default_str();
+}
+
+void AddMilliseconds(CLI::App& app, const std::string& flag, std::chrono::milliseconds& value,
+                     const std::string& help) {
+  app.add_option_function<int64_t>(
+         flag, [&value](int64_t count) { value = std::chrono::milliseconds(count); }, help)
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
+      ->default_str(std::to_string(value.count()));
+}
+
+template <typename T>
+void AddCount(CLI::App& app, const std::string& flag, T& value, const std::string& help) {
+  app.add_option(flag, value, help)
+      ->check(CLI::Range(uint64_t{1}, uint64_t{1} << 40))
+      ->capture_default_str();
+}
+
+void AddPool(CLI::App& app, engine::PoolOptions& pool) {
+  pool.directory = DefaultPool();
+  app.add_option("--pool", pool.directory, "Directory of the pool")->capture_default_str();
+  app.add_option("--blocks", pool.blocks_path,
+                 "Data file or block device of the pool, if not `blocks` in its directory");
+}
+
+void AddPoolKnobs(CLI::App& app, engine::PoolOptions& pool) {
+  AddPool(app, pool);
+  AddBytes(app, "--capacity", pool.capacity_bytes,
+           "Most bytes a new pool takes of the host, e.g. 100GiB; 0: what is free there");
+  app.add_flag("!--no-create", pool.create_if_missing, "Fail where there is no pool");
+  AddBytes(app, "--meta-reserve", pool.meta_reserve_bytes,
+           "Bytes of metadata kept allocated so that a full host can still delete");
+  AddBytes(app, "--blocks-reserve", pool.blocks_reserve_bytes,
+           "Bytes of data kept back for discards; at least 1/32 of the capacity");
+  AddMilliseconds(app, "--txg-interval-ms", pool.txg_interval,
+                  "Longest time an unflushed write stays volatile");
+  AddBytes(app, "--txg-dirty", pool.txg_dirty_bytes, "Bytes of writes that close a txg");
+  AddBytes(app, "--dirty-max", pool.dirty_max_bytes,
+           "Bytes of writes in memory beyond which writers wait");
+  AddMilliseconds(app, "--sync-target-ms", pool.sync_target,
+                  "How long a sync may take before the dirty limit shrinks");
+  AddMilliseconds(app, "--write-wait-ms", pool.write_wait_max,
+                  "How long a write waits for space before it is refused");
+  AddBytes(app, "--node-cache", pool.node_cache_bytes, "Bytes of nodes kept in memory");
+  AddCount(app, "--livelist-max-entries", pool.livelist_max_entries,
+           "Blocks in a sublist before the next one starts");
+  AddCount(app, "--operations-kept-ms", pool.operations_kept_ms,
+           "How long finished operations can be asked for");
+  AddCount(app, "--requests-kept-ms", pool.requests_kept_ms, "How long a request_id is remembered");
+  app.add_flag("!--no-punch", pool.punch_holes, "Do not give freed space back to the host");
+}
+
+void AddServer(CLI::App& app, ServeOptions& options) {
+  options.listen = {"127.0.0.1:7420"};
+  options.metrics_listen = "127.0.0.1:9742";
+  app.add_option("--listen", options.listen,
+                 "Where to serve gRPC: HOST:PORT or unix:PATH, repeatable; port 0: any")
+      ->delimiter(',')
+      ->capture_default_str();
+  app.add_option("--metrics-listen", options.metrics_listen,
+                 "Where to serve metrics: HOST:PORT; empty: nowhere")
+      ->capture_default_str();
+  Limits& limits = options.limits;
+  AddCount(app, "--workers", limits.data_workers, "Threads for calls that read and write bytes");
+  AddCount(app, "--control-workers", limits.control_workers, "Threads for all other calls");
+  AddCount(app, "--queue-max", limits.queue_max,
+           "Calls that wait for a thread of either kind before more are refused");
+  AddCount(app, "--max-data-streams", limits.streams_max, "Open Read, Write and Diff streams");
+  AddCount(app, "--max-connections", limits.connections_max, "Open client connections");
+  AddMilliseconds(app, "--stall-timeout-ms", limits.stall_timeout,
+                  "A client that takes nothing of its stream for that long is cut");
+  AddMilliseconds(app, "--drain-timeout-ms", limits.drain_timeout,
+                  "How long calls under way may take when the server stops");
+  app.add_option("--tls-certificate", options.tls_certificate, "PEM file: TLS on TCP listeners");
+  app.add_option("--tls-key", options.tls_key, "PEM file: the certificate's key");
+  app.add_option("--tls-client-ca", options.tls_client_ca,
+                 "PEM file: TCP clients must show a certificate of this authority");
+  app.add_option("--admin", options.admins, "Name in a client certificate: may do everything")
+      ->delimiter(',');
+  app.add_option("--reader", options.readers, "Name in a client certificate: may change nothing")
+      ->delimiter(',');
+}
+
+// Gives each flag its variable: --metrics-listen is COWSHED_METRICS_LISTEN.
+void AddEnvironment(CLI::App& app) {
+  for (CLI::Option* option : app.get_options()) {
+    if (option->get_lnames().empty() || option->get_lnames()[0] == "help") continue;
+    std::string name = "COWSHED_" + option->get_lnames()[0];
+    std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) {
+      return c == '-' ? '_' : static_cast<char>(std::toupper(c));
+    });
+    option->envname(name);
+  }
+}
+
+absl::Status ArmFailpoints() {
+  const char* const points = std::getenv("COWSHED_FAILPOINTS");
+  return points == nullptr ? absl::OkStatus() : engine::Failpoints::Arm(points);
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app("Cowshed: a storage service for datasets that are cloned and thrown away");
+  app.require_subcommand(1);
+  app.fallthrough();
+  app.set_config("--config", "", "File of flags; those of a command below [its name]");
+  std::string log_format = "text";
+  std::string log_level = "info";
+  app.add_option("--log-format", log_format, "text or json")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->capture_default_str();
+  app.add_option("--log-level", log_level, "trace, debug, info, warning, error, critical or off")
+      ->check(CLI::IsMember({"trace", "debug", "info", "warning", "error", "critical", "off"}))
+      ->capture_default_str();
+
+  ServeOptions serve;
+  CLI::App* const serve_app = app.add_subcommand("serve", "Serve a pool");
+  AddPoolKnobs(*serve_app, serve.pool);
+  AddServer(*serve_app, serve);
+  engine::PoolOptions offline;
+  CLI::App* const check_app =
+      app.add_subcommand("check", "Check a pool that is not served; exit 1 if it is damaged");
+  AddPool(*check_app, offline);
+  bool json = false;
+  CLI::App* const inspect_app =
+      app.add_subcommand("inspect", "Count what a pool that is not served holds");
+  AddPool(*inspect_app, offline);
+  inspect_app->add_flag("--json", json, "One JSON document instead of lines");
+  std::string address = "127.0.0.1:7420";
+  int timeout_seconds = 5;
+  CLI::App* const health_app =
+      app.add_subcommand("health", "Ask a server whether it serves; exit 1 if not");
+  health_app->add_option("--address", address, "Where: HOST:PORT or unix:PATH")
+      ->capture_default_str();
+  AddCount(*health_app, "--timeout-seconds", timeout_seconds, "How long to wait for the answer");
+  app.add_subcommand("version", "Print the version");
+  for (CLI::App* command : {&app, serve_app, check_app, inspect_app, health_app}) {
+    AddEnvironment(*command);
+  }
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : kUsageError;
+  }
+  SetUpLog(log_format, log_level);
+  if (const absl::Status armed = ArmFailpoints(); !armed.ok()) {
+    spdlog::error("COWSHED_FAILPOINTS: {}", std::string(armed.message()));
+    return kUsageError;
+  }
+  if (serve_app->parsed()) return Serve(serve);
+  if (check_app->parsed()) return Check(offline);
+  if (inspect_app->parsed()) return Inspect(offline, json);
+  if (health_app->parsed()) return Health(address, timeout_seconds);
+  std::printf("cowshed %s\n", COWSHED_VERSION);
+  return 0;
+}
+
+}  // namespace
+}  // namespace cowshed::service
+
+int main(int argc, char** argv) { return cowshed::service::Main(argc, argv); }

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cinttypes>
+#include <cstdio>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/base/status_macros.h"
+#include "engine/base/strings.h"
+#include "engine/pool.h"
+#include "service/commands.h"
+#include "service/convert.h"
+#include "spdlog/spdlog.h"
+
+namespace cowshed::service {
+namespace {
+
+using engine::ListArgs;
+using engine::Page;
+using engine::Pool;
+
+constexpr uint32_t kPageSize = 1000;
+
+// Section -> name -> figure; sections and names in the order they are printed.
+using Figures = std::vector<std::pair<std::string, std::vector<std::pair<std::string, uint64_t>>>>;
+
+// Calls `visit` with every object that `list` lists.
+template <typename Info, typename Visit>
+absl::Status ForEach(Pool& pool, absl::StatusOr<Page<Info>> (Pool::*list)(const ListArgs&),
+                     Visit visit) {
+  ListArgs args;
+  args.page_size = kPageSize;
+  do {
+    ASSIGN_OR_RETURN(auto page, (pool.*list)(args));
+    for (const auto& item : page.items) RETURN_IF_ERROR(visit(item));
+    args.position = std::move(page.next);
+  } while (!args.position.empty());
+  return absl::OkStatus();
+}
+
+// The part of an enum value's name behind the enum's own, in lower case.
+std::string ShortName(std::string name, std::string_view prefix) {
+  name.erase(0, prefix.size());
+  for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return name;
+}
+
+absl::StatusOr<Figures> Recount(Pool& pool) {
+  uint64_t datasets = 0, clones = 0, used = 0, logical = 0;
+  uint64_t livelists = 0, sublists = 0, entries = 0, blocks = 0, bytes = 0;
+  RETURN_IF_ERROR(ForEach(pool, &Pool::ListDatasets, [&](const auto& dataset) -> absl::Status {
+    ++datasets;
+    if (!dataset.origin_uid.empty()) ++clones;
+    used += dataset.used_bytes;
+    logical += dataset.logical_bytes;
+    ASSIGN_OR_RETURN(const auto livelist, pool.GetLivelist(dataset.name, 0, 1));
+    if (livelist.total.start_txg == 0) return absl::OkStatus();
+    ++livelists;
+    sublists += livelist.total.start_txg;
+    entries += livelist.total.entries;
+    blocks += livelist.total.blocks;
+    bytes += livelist.total.bytes;
+    return absl::OkStatus();
+  }));
+  uint64_t snapshots = 0, deferred = 0, holds = 0;
+  RETURN_IF_ERROR(ForEach(pool, &Pool::ListSnapshots, [&](const auto& snapshot) {
+    ++snapshots;
+    if (snapshot.deferred) ++deferred;
+    return absl::OkStatus();
+  }));
+  RETURN_IF_ERROR(ForEach(pool, &Pool::ListHolds, [&](const auto&) {
+    ++holds;
+    return absl::OkStatus();
+  }));
+  std::map<std::string, uint64_t> operations, freed;
+  RETURN_IF_ERROR(ForEach(pool, &Pool::ListOperations, [&](const auto& operation) {
+    const auto kind = static_cast<v1::OperationKind>(operation.kind);
+    const auto state = static_cast<v1::OperationState>(operation.state);
+    const std::string kind_name = ShortName(v1::OperationKind_Name(kind), "OPERATION_KIND_");
+    const std::string state_name = ShortName(v1::OperationState_Name(state), "OPERATION_STATE_");
+    ++operations[kind_name + "_" + state_name];
+    freed[kind_name] += operation.done_bytes;
+    return absl::OkStatus();
+  }));
+  const engine::SpaceInfo space = pool.space();
+  return Figures{{"pool",
+                  {{"txg", pool.committed_txg()},
+                   {"datasets", datasets},
+                   {"clones", clones},
+                   {"snapshots", snapshots},
+                   {"deferred_snapshots", deferred},
+                   {"holds", holds}}},
+                 {"livelists",
+                  {{"count", livelists},
+                   {"sublists", sublists},
+                   {"entries", entries},
+                   {"blocks", blocks},
+                   {"bytes", bytes}}},
+                 {"operations", {operations.begin(), operations.end()}},
+                 {"freed_bytes", {freed.begin(), freed.end()}},
+                 {"space",
+                  {{"capacity_bytes", space.capacity_bytes},
+                   {"allocated_bytes", space.allocated_bytes},
+                   {"available_bytes", space.available_bytes},
+                   {"freeing_bytes", space.freeing_bytes},
+                   {"reserve_bytes", space.reserve_bytes},
+                   {"used_bytes", used},
+                   {"logical_bytes", logical}}}};
+}
+
+void PrintText(const Figures& figures) {
+  for (const auto& [section, values] : figures) {
+    for (const auto& [name, value] : values) {
+      std::printf("%s.%s\t%" PRIu64 "\n", section.c_str(), name.c_str(), value);
+    }
+  }
+}
+
+// Names are identifiers: nothing in them needs escaping.
+void PrintJson(const std::string& uid, const Figures& figures) {
+  std::printf("{\"uid\": \"%s\"", uid.c_str());
+  for (const auto& [section, values] : figures) {
+    std::printf(", \"%s\": {", section.c_str());
+    const char* separator = "";
+    for (const auto& [name, value] : values) {
+      std::printf("%s\"%s\": %" PRIu64, std::exchange(separator, ", "), name.c_str(), value);
+    }
+    std::printf("}");
+  }
+  std::printf("}\n");
+}
+
+int Report(const absl::Status& status) {
+  spdlog::error("{}", std::string(status.message()));
+  return 1;
+}
+
+absl::StatusOr<std::unique_ptr<Pool>> OpenReadOnly(engine::PoolOptions options) {
+  options.read_only = true;
+  options.create_if_missing = false;
+  return Pool::Open(options);
+}
+
+}  // namespace
+
+int Check(const engine::PoolOptions& options) {
+  auto pool = OpenReadOnly(options);
+  if (!pool.ok()) return Report(pool.status());
+  const auto report = (*pool)->Check();
+  if (!report.ok()) return Report(report.status());
+  for (const auto& finding : report->findings) {
+    std::printf("%s\t%s\t%s\n", finding.invariant.c_str(), finding.name.c_str(),
+                finding.message.c_str());
+  }
+  std::printf("%s: txg %" PRIu64 ", %" PRIu64 " datasets, %" PRIu64 " snapshots, %" PRIu64
+              " blocks, %" PRIu64 " bytes referenced, %" PRIu64 " findings\n",
+              report->ok() ? "ok" : "damaged", report->txg, report->dataset_count,
+              report->snapshot_count, report->block_count, report->referenced_bytes,
+              report->total_findings);
+  return report->ok() ? 0 : 1;
+}
+
+int Inspect(const engine::PoolOptions& options, bool json) {
+  auto pool = OpenReadOnly(options);
+  if (!pool.ok()) return Report(pool.status());
+  const auto figures = Recount(**pool);
+  if (!figures.ok()) return Report(figures.status());
+  if (json) {
+    PrintJson((*pool)->uid(), *figures);
+  } else {
+    PrintText(*figures);
+  }
+  return 0;
+}
+
+}  // namespace cowshed::service

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "service/operation_waits.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/base/status_macros.h"
+#include "engine/base/strings.h"
+#include "service/convert.h"
+
+namespace cowshed::service {
+namespace {
+
+constexpr int kMaxNames = 1000;
+
+std::chrono::milliseconds TimeoutOf(const v1::WaitOperationsRequest& request) {
+  const int64_t seconds = std::clamp<int64_t>(request.timeout().seconds(), 0, kMaxWaitSeconds);
+  const int64_t ms = seconds * 1000 + request.timeout().nanos() / 1000000;
+  return std::chrono::milliseconds(std::clamp<int64_t>(ms, 0, int64_t{kMaxWaitSeconds} * 1000));
+}
+
+absl::Status Validate(const std::vector<std::string>& names) {
+  if (names.empty()) return InvalidField("names", "is empty");
+  if (names.size() <= kMaxNames) return absl::OkStatus();
+  return Error(absl::StatusCode::kInvalidArgument, v1::TOO_MANY_NAMES,
+               engine::StrCat(names.size(), " names in one call, at most ", kMaxNames),
+               {{"limit", std::to_string(kMaxNames)}});
+}
+
+}  // namespace
+
+// --- one wait ---
+
+OperationWait::OperationWait(std::shared_ptr<OperationWaits> waits, ServiceContext& context,
+                             const v1::WaitOperationsRequest& request,
+                             v1::WaitOperationsResponse* reply)
+    : waits_(std::move(waits)),
+      context_(context),
+      names_(request.names().begin(), request.names().end()),
+      any_(request.mode() == v1::WAIT_MODE_ANY),
+      timeout_(TimeoutOf(request)),
+      reply_(reply),
+      unfinished_(names_.begin(), names_.end()) {}
+
+void OperationWait::Start(const absl::Status& admitted) {
+  self_ = shared_from_this();
+  absl::Status status = admitted;
+  if (status.ok()) status = Validate(names_);
+  if (!status.ok()) {
+    engine::MutexLock lock(mutex_);
+    return Answer(status);
+  }
+  const bool at_once = timeout_.count() == 0 || !waits_->Add(self_);
+  if (!at_once) {
+    timer_.Set(std::chrono::system_clock::now() + timeout_, [self = self_](bool fired) {
+      if (fired) self->TimeIsUp();
+    });
+  }
+  context_.control.Submit([self = self_, at_once] { self->Look(at_once); });
+}
+
+void OperationWait::TimeIsUp() {
+  engine::MutexLock lock(mutex_);
+  // While the call is not answered the server is there, and its workers with it.
+  if (answered_) return;
+  context_.control.Submit([self = shared_from_this()] { self->Look(/*now_or_never=*/true); });
+}
+
+void OperationWait::Look(bool now_or_never) {
+  engine::MutexLock lock(mutex_);
+  if (answered_) return;
+  bool over = now_or_never;
+  for (auto name = unfinished_.begin(); name != unfinished_.end() && !over;) {
+    const auto operation = context_.pool.GetOperation(*name);
+    if (!operation.ok()) return Answer(operation.status());
+    if (operation->done()) {
+      name = unfinished_.erase(name);
+      over = any_;
+    } else {
+      ++name;
+    }
+  }
+  if (!over && !unfinished_.empty()) return;
+  const auto done = FillReply();
+  if (done.ok()) reply_->set_done(*done);
+  Answer(done.status());
+}
+
+absl::StatusOr<bool> OperationWait::FillReply() {
+  size_t finished = 0;
+  for (const auto& name : names_) {
+    ASSIGN_OR_RETURN(const auto operation, context_.pool.GetOperation(name));
+    Fill(operation, reply_->add_operations());
+    if (operation.done()) ++finished;
+  }
+  return any_ ? finished > 0 : finished == names_.size();
+}
+
+void OperationWait::Answer(const absl::Status& status) {
+  if (answered_) return;
+  answered_ = true;
+  if (!status.ok()) reply_->Clear();
+  Finish(context_.ToGrpc(status));
+}
+
+void OperationWait::OnCancel() {
+  engine::MutexLock lock(mutex_);
+  Answer(absl::CancelledError());
+}
+
+void OperationWait::OnDone() {
+  timer_.Cancel();
+  waits_->Remove(self_);
+  const auto self = std::move(self_);  // the last reference, unless a worker or the timer has one
+}
+
+// --- all waits ---
+
+bool OperationWaits::Add(const std::shared_ptr<OperationWait>& wait) {
+  {
+    engine::MutexLock lock(mutex_);
+    if (stopped_) return false;
+    waits_.insert(wait);
+  }
+  Listen();
+  return true;
+}
+
+void OperationWaits::Remove(const std::shared_ptr<OperationWait>& wait) {
+  engine::MutexLock lock(mutex_);
+  waits_.erase(wait);
+}
+
+void OperationWaits::Stop() {
+  std::set<std::shared_ptr<OperationWait>> waits;
+  {
+    engine::MutexLock lock(mutex_);
+    stopped_ = true;
+    waits = waits_;
+  }
+  for (const auto& wait : waits) wait->Look(/*now_or_never=*/true);
+}
+
+void OperationWaits::Listen() {
+  {
+    engine::MutexLock lock(mutex_);
+    if (listening_ || stopped_) return;
+    listening_ = true;
+  }
+  context_.pool.OnOperationsChanged([self = shared_from_this()] { self->Changed(); });
+}
+
+void OperationWaits::Changed() {
+  engine::MutexLock lock(mutex_);
+  listening_ = false;
+  if (stopped_ || look_queued_ || waits_.empty()) return;
+  look_queued_ = true;
+  context_.control.Submit([self = shared_from_this()] { self->LookAll(); });
+}
+
+void OperationWaits::LookAll() {
+  Listen();
+  std::set<std::shared_ptr<OperationWait>> waits;
+  {
+    engine::MutexLock lock(mutex_);
+    look_queued_ = false;
+    waits = waits_;
+  }
+  for (const auto& wait : waits) wait->Look(/*now_or_never=*/false);
+}
+
+}  // namespace cowshed::service

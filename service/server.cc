@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "service/server.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "engine/base/status_macros.h"
+#include "grpcpp/ext/proto_server_reflection_plugin.h"
+#include "grpcpp/health_check_service_interface.h"
+#include "grpcpp/server_posix.h"
+#include "spdlog/spdlog.h"
+
+namespace cowshed::service {
+namespace {
+
+using std::chrono::milliseconds;
+
+// A request of 10,000 names with as many etags fits; a data field is limited by its own check.
+constexpr int kMaxMessageBytes = 8 << 20;
+// Past it calls queue in the library without a word; our own limits are lower and give a reason.
+constexpr int kMaxConcurrentCalls = 1024;
+constexpr int kClientPingIntervalMinMs = 10000;  // clients ping every 30 s
+constexpr int kServerPingIntervalMs = 60000;     // finds clients whose host has gone
+constexpr int kPingTimeoutMs = 20000;
+constexpr milliseconds kHousekeepingMax{250};  // how late health follows the pool
+
+const char* const kServices[] = {"cowshed.v1.DatasetService", "cowshed.v1.DataService",
+                                 "cowshed.v1.OperationService", "cowshed.v1.PoolService"};
+
+void SetArguments(grpc::ServerBuilder& builder) {
+  builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  builder.SetMaxSendMessageSize(kMaxMessageBytes);
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxConcurrentCalls);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+                             kClientPingIntervalMinMs);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kServerPingIntervalMs);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kPingTimeoutMs);
+}
+
+std::shared_ptr<grpc::ServerCredentials> Credentials(const TlsOptions& tls) {
+  if (tls.certificate.empty()) return grpc::InsecureServerCredentials();
+  // A client without a certificate gets through to be told so, with a reason.
+  grpc::SslServerCredentialsOptions options(tls.client_ca.empty()
+                                                ? GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE
+                                                : GRPC_SSL_REQUEST_CLIENT_CERTIFICATE_AND_VERIFY);
+  options.pem_key_cert_pairs.push_back({tls.key, tls.certificate});
+  options.pem_root_certs = tls.client_ca;
+  return grpc::SslServerCredentials(options);
+}
+
+}  // namespace
+
+Server::Server(engine::Pool& pool, ServerOptions options, metrics::ServiceStats& stats)
+    : options_(std::move(options)),
+      stats_(stats),
+      context_(pool, options_.limits, options_.roles, stats),
+      datasets_(context_),
+      data_(context_),
+      operations_(context_),
+      pool_(context_) {}
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(engine::Pool& pool, ServerOptions options,
+                                                      metrics::ServiceStats& stats,
+                                                      metrics::RpcMetrics* rpc_metrics) {
+  std::unique_ptr<Server> server(new Server(pool, std::move(options), stats));
+  RETURN_IF_ERROR(server->Build(rpc_metrics));
+  return server;
+}
+
+absl::Status Server::Build(metrics::RpcMetrics* rpc_metrics) {
+  std::vector<ListeningSocket> sockets;
+  for (const auto& address : options_.listen) {
+    ASSIGN_OR_RETURN(sockets.emplace_back(), Listen(address));
+    addresses_.push_back(sockets.back().address);
+  }
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  grpc::ServerBuilder builder;
+  SetArguments(builder);
+  for (grpc::Service* service :
+       {static_cast<grpc::Service*>(&datasets_), static_cast<grpc::Service*>(&data_),
+        static_cast<grpc::Service*>(&operations_), static_cast<grpc::Service*>(&pool_)}) {
+    builder.RegisterService(service);
+  }
+  if (rpc_metrics != nullptr) {
+    std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> factories;
+    factories.push_back(rpc_metrics->NewInterceptorFactory());
+    builder.experimental().SetInterceptorCreators(std::move(factories));
+  }
+  acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+      Credentials(options_.tls));
+  server_ = builder.BuildAndStart();
+  if (server_ == nullptr) {
+    return absl::InternalError("the gRPC server can not be built: see its log");
+  }
+  stats_.certificate_expiry_seconds = options_.tls.expiry_seconds;
+  SetHealth(context_.pool.health().ok());
+  listener_ =
+      std::make_unique<Listener>(std::move(sockets), options_.limits.connections_max, stats_);
+  housekeeper_ = std::thread([this] { KeepHouse(); });
+  return listener_->Start([this](const Connection& connection) { Serve(connection); });
+}
+
+void Server::Serve(const Connection& connection) {
+  if (connection.kind == SocketKind::kUnix) {
+    context_.access.SetUser(connection.fd, connection.uid);
+    grpc::AddInsecureChannelFromFd(server_.get(), connection.fd);
+    return;
+  }
+  grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
+  parameters.fd = connection.fd;
+  acceptor_->HandleNewConnection(&parameters);
+}
+
+void Server::KeepHouse() {
+  const auto interval = std::min(kHousekeepingMax, options_.limits.stall_timeout / 4);
+  bool serving = true;
+  engine::MutexLock lock(mutex_);
+  while (!stopping_) {
+    const auto now = std::chrono::steady_clock::now();
+    const absl::Status health = context_.pool.health();
+    if (health.ok() != serving) {
+      serving = health.ok();
+      spdlog::error("the pool {}", serving ? "takes changes again" : health.ToString());
+      SetHealth(serving);
+    }
+    context_.streams.CutStalled(now);
+    wake_.WaitUntil(mutex_, now + interval);
+  }
+}
+
+void Server::SetHealth(bool serving) {
+  grpc::HealthCheckServiceInterface* const health = server_->GetHealthCheckService();
+  health->SetServingStatus("", serving);
+  for (const char* service : kServices) health->SetServingStatus(service, serving);
+}
+
+void Server::Stop() {
+  if (server_ == nullptr) return;
+  {
+    engine::MutexLock lock(mutex_);
+    stopping_ = true;
+    wake_.NotifyAll();
+  }
+  if (housekeeper_.joinable()) housekeeper_.join();
+  server_->GetHealthCheckService()->Shutdown();
+  if (listener_ != nullptr) listener_->Stop();
+  context_.stopping = true;
+  operations_.Stop();
+  context_.streams.EndAll(Stopping());
+  server_->Shutdown(std::chrono::system_clock::now() + options_.limits.drain_timeout);
+  server_->Wait();
+  server_.reset();
+  // What cancelled calls left behind: steps on the workers, then callbacks with the pool, which the
+  // sync brings in.
+  context_.control.Stop();
+  context_.data.Stop();
+  context_.pool.Sync(context_.HandOver([](const absl::StatusOr<engine::Txg>& txg) {
+    if (!txg.ok()) spdlog::error("the last sync failed: {}", txg.status().ToString());
+  }));
+  context_.callbacks.WaitForNone();
+  context_.completions.Stop();
+}
+
+std::vector<metrics::RpcMethod> Server::Methods() {
+  std::vector<metrics::RpcMethod> methods;
+  const auto* pool = google::protobuf::DescriptorPool::generated_pool();
+  for (const char* name : kServices) {
+    const auto of_service = metrics::MethodsOf(*pool->FindServiceByName(name));
+    methods.insert(methods.end(), of_service.begin(), of_service.end());
+  }
+  return methods;
+}
+
+}  // namespace cowshed::service

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The gRPC server over one pool: listens, serves the four services with health and reflection, and
+// stops in order.
+//
+// Model       Stop: health says NOT_SERVING, listeners close, waits are answered, streams end with
+//             SERVER_STOPPING, calls under way finish (within the drain timeout; then they are
+//             cancelled), the pool is synced. Whatever was acknowledged is durable when it returns.
+// Threads     Start and Stop from one thread. A housekeeping thread follows the pool's health and
+//             cuts stalled streams.
+// Ownership   Borrows pool, counters and RPC metrics, which outlive it. Owns everything else.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/base/mutex.h"
+#include "grpcpp/server.h"
+#include "grpcpp/server_builder.h"
+#include "metrics/rpc_metrics.h"
+#include "metrics/service_stats.h"
+#include "service/context.h"
+#include "service/data_service.h"
+#include "service/dataset_service.h"
+#include "service/listener.h"
+#include "service/operation_service.h"
+#include "service/pool_service.h"
+#include "service/tls.h"
+
+namespace cowshed::service {
+
+struct ServerOptions {
+  std::vector<std::string> listen;  // `unix:PATH` or `HOST:PORT` each
+  Limits limits;
+  TlsOptions tls;
+  Access::Roles roles;
+};
+
+class Server {
+ public:
+  // Starts to serve. `rpc_metrics` may be null.
+  static absl::StatusOr<std::unique_ptr<Server>> Start(engine::Pool& pool, ServerOptions options,
+                                                       metrics::ServiceStats& stats,
+                                                       metrics::RpcMetrics* rpc_metrics);
+  ~Server() { Stop(); }
+
+  // Idempotent.
+  void Stop();
+
+  // Where it listens, with the ports chosen.
+  const std::vector<std::string>& addresses() const { return addresses_; }
+  const std::string& boot_id() const { return context_.boot_id; }
+
+  // All methods it serves, for RpcMetrics.
+  static std::vector<metrics::RpcMethod> Methods();
+
+ private:
+  Server(engine::Pool& pool, ServerOptions options, metrics::ServiceStats& stats);
+
+  absl::Status Build(metrics::RpcMetrics* rpc_metrics);
+  void Serve(const Connection& connection);
+  void KeepHouse() ABSL_LOCKS_EXCLUDED(mutex_);
+  void SetHealth(bool serving);
+
+  const ServerOptions options_;
+  metrics::ServiceStats& stats_;
+  ServiceContext context_;
+  DatasetServiceImpl datasets_;
+  DataServiceImpl data_;
+  OperationServiceImpl operations_;
+  PoolServiceImpl pool_;
+  std::vector<std::string> addresses_;
+  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
+  std::unique_ptr<Listener> listener_;
+  std::thread housekeeper_;
+  engine::Mutex mutex_;
+  engine::CondVar wake_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace cowshed::service

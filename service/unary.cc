@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "service/unary.h"
+
+#include "engine/base/strings.h"
+#include "service/digest.h"
+
+namespace cowshed::service {
+namespace {
+
+absl::Status Busy() {
+  return Error(absl::StatusCode::kResourceExhausted, v1::SERVER_BUSY,
+               "the queue of requests is full; try again");
+}
+
+}  // namespace
+
+grpc::ServerUnaryReactor* Begin(ServiceContext& context, grpc::CallbackServerContext* rpc,
+                                Executor& executor, Effect effect, const std::string& method,
+                                absl::AnyInvocable<void(const Call&)> work) {
+  grpc::ServerUnaryReactor* reactor = rpc->DefaultReactor();
+  Call call{context, rpc, reactor, ""};
+  auto caller = context.access.Admit(*rpc, method, effect);
+  if (context.stopping) {
+    call.Finish(Stopping());
+  } else if (!caller.ok()) {
+    call.Finish(caller.status());
+  } else {
+    call.caller = *std::move(caller);
+    const bool taken = executor.TrySubmit([call, work = std::move(work)]() mutable {
+      if (call.rpc->IsCancelled()) return call.Finish(absl::CancelledError());
+      work(call);
+    });
+    if (!taken) call.Finish(Busy());
+  }
+  return reactor;
+}
+
+engine::Idempotency MakeRequestKey(const std::string& caller,
+                                   const google::protobuf::Message& request,
+                                   const std::string& request_id,
+                                   std::function<std::string(const engine::Outcome&)> encode) {
+  if (request_id.empty()) return std::nullopt;
+  const std::unique_ptr<google::protobuf::Message> contents(request.New());
+  contents->CopyFrom(request);
+  const auto* descriptor = contents->GetDescriptor();
+  contents->GetReflection()->ClearField(contents.get(), descriptor->FindFieldByName("request_id"));
+  engine::RequestKey key;
+  // Lengths first: no caller can be named so that his keys collide with another's.
+  key.key = engine::StrCat(caller.size(), ":", caller, " ", descriptor->name(), " ", request_id);
+  key.fingerprint = Fingerprint(DeterministicBytes(*contents));
+  key.encode = std::move(encode);
+  return key;
+}
+
+}  // namespace cowshed::service

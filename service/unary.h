@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How a unary RPC runs, written once: admit the caller, hand over to a worker, do it, answer once.
+// A handler is then one line that names what differs.
+//
+//   Lifecycle   Parse(request) -> a method of Pool -> Fill(outcome, reply), each found by its type;
+//               with request_id made idempotent. The worker returns at once: the pool calls back
+//               when the txg is durable, and a completion task answers.
+//   Query       a function (request, reply) -> Status, run by a worker.
+//   Deferred    a function (request, reply, done) that calls done(status) once, when it likes.
+//
+// Threads     Handlers run on gRPC's threads and never block. Request and reply live until the call
+//             is finished, so workers use them freely before that and never after.
+// Cost        One queue passage; a call whose client has gone before its turn is not begun.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
+#include "engine/base/status_macros.h"
+#include "engine/pool.h"
+#include "google/protobuf/message.h"
+#include "grpcpp/support/server_callback.h"
+#include "service/context.h"
+#include "service/convert.h"
+#include "service/parse.h"
+
+namespace cowshed::service {
+
+using Done = absl::AnyInvocable<void(absl::Status)>;
+
+// A unary call on its way: what every step needs of it.
+struct Call {
+  ServiceContext& context;
+  grpc::CallbackServerContext* rpc;
+  grpc::ServerUnaryReactor* reactor;
+  std::string caller;
+
+  // Answers. The last thing done with a call.
+  void Finish(const absl::Status& status) const { reactor->Finish(context.ToGrpc(status)); }
+};
+
+// Starts a call: admits the caller and queues `work`, or answers why not.
+grpc::ServerUnaryReactor* Begin(ServiceContext& context, grpc::CallbackServerContext* rpc,
+                                Executor& executor, Effect effect, const std::string& method,
+                                absl::AnyInvocable<void(const Call&)> work);
+
+// The key under which a reply to `request` is kept; nothing for an empty request_id.
+engine::Idempotency MakeRequestKey(const std::string& caller,
+                                   const google::protobuf::Message& request,
+                                   const std::string& request_id,
+                                   std::function<std::string(const engine::Outcome&)> encode);
+
+template <typename Request, typename Reply, typename Run>
+grpc::ServerUnaryReactor* Deferred(ServiceContext& context, grpc::CallbackServerContext* rpc,
+                                   Executor& executor, Effect effect, const Request* request,
+                                   Reply* reply, Run run) {
+  return Begin(context, rpc, executor, effect, Request::descriptor()->name(),
+               [request, reply, run = std::move(run)](const Call& call) {
+                 run(*request, reply, [call](const absl::Status& status) { call.Finish(status); });
+               });
+}
+
+template <typename Request, typename Reply, typename Run>
+grpc::ServerUnaryReactor* Query(ServiceContext& context, grpc::CallbackServerContext* rpc,
+                                Executor& executor, const Request* request, Reply* reply, Run run) {
+  return Begin(context, rpc, executor, Effect::kReads, Request::descriptor()->name(),
+               [request, reply, run = std::move(run)](const Call& call) {
+                 call.Finish(run(*request, reply));
+               });
+}
+
+// A page of `list` (a member function of Pool); `add` gives the next message of the reply to fill.
+template <typename Info, typename Request, typename Reply, typename Item>
+grpc::ServerUnaryReactor* ListPage(
+    ServiceContext& context, grpc::CallbackServerContext* rpc, const Request* request, Reply* reply,
+    absl::StatusOr<engine::Page<Info>> (engine::Pool::*list)(const engine::ListArgs&),
+    Item* (Reply::*add)()) {
+  return Query(context, rpc, context.control, request, reply,
+               [&context, list, add](const Request& from, Reply* to) -> absl::Status {
+                 ASSIGN_OR_RETURN(const auto args, ParsePage(from, context.tokens));
+                 ASSIGN_OR_RETURN(const auto page, (context.pool.*list)(args));
+                 for (const auto& item : page.items) Fill(item, (to->*add)());
+                 to->set_next_page_token(context.tokens.SealPosition(from, page.next));
+                 return absl::OkStatus();
+               });
+}
+
+// Whether a request only asks what would happen: nothing is done that a repeat could do twice.
+template <typename Request>
+bool ChangesNothing(const Request& request) {
+  if constexpr (requires { request.validate_only(); }) {
+    return request.validate_only();
+  } else {
+    return false;
+  }
+}
+
+// Answers a lifecycle call with its outcome, or with the reply stored for an earlier one.
+template <typename Reply>
+absl::Status FillOutcome(const absl::StatusOr<engine::Outcome>& outcome, Tokens& tokens,
+                         Reply* reply) {
+  if (!outcome.ok()) return outcome.status();
+  if (outcome->replayed.empty()) {
+    Fill(*outcome, tokens, reply);
+  } else if (!reply->ParseFromString(outcome->replayed)) {
+    return absl::InternalError("the reply stored for this request_id can not be read");
+  }
+  return absl::OkStatus();
+}
+
+// `verb`: a member function of Pool that takes what Parse makes of the request (or the elements of
+// the tuple it makes), then Idempotency and OutcomeCallback.
+template <typename Request, typename Reply, typename Verb>
+grpc::ServerUnaryReactor* Lifecycle(ServiceContext& context, grpc::CallbackServerContext* rpc,
+                                    const Request* request, Reply* reply, Verb verb) {
+  const auto work = [request, reply, verb](const Call& call) {
+    auto args = Parse(*request);
+    if (!args.ok()) return call.Finish(args.status());
+    Tokens& tokens = call.context.tokens;
+    const std::string request_id = ChangesNothing(*request) ? "" : request->request_id();
+    auto key = MakeRequestKey(call.caller, *request, request_id,
+                              [&tokens](const engine::Outcome& outcome) {
+                                Reply stored;
+                                Fill(outcome, tokens, &stored);
+                                return stored.SerializeAsString();
+                              });
+    auto done = call.context.HandOver([call, reply](absl::StatusOr<engine::Outcome> outcome) {
+      call.Finish(FillOutcome(outcome, call.context.tokens, reply));
+    });
+    const auto start = [&](auto&&... arg) {
+      (call.context.pool.*verb)(std::move(arg)..., std::move(key), std::move(done));
+    };
+    if constexpr (requires { std::tuple_size<std::decay_t<decltype(*args)>>::value; }) {
+      std::apply(start, *std::move(args));
+    } else {
+      start(*std::move(args));
+    }
+  };
+  return Begin(context, rpc, context.control, Effect::kChanges, Request::descriptor()->name(),
+               work);
+}
+
+}  // namespace cowshed::service
