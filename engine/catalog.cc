@@ -26,6 +26,17 @@ Neighbour NeighbourAt(const MetaCursor& cursor) {
   return {KeyNumber<SnapshotId>(cursor.value(), 0), KeyNumber<Txg>(cursor.key(), 8)};
 }
 
+constexpr size_t kMaxLabelKeyBytes = 63;
+constexpr size_t kMaxLabelValueBytes = 255;
+
+bool IsLabelKey(std::string_view key) {
+  const auto alnum = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9'); };
+  return !key.empty() && key.size() <= kMaxLabelKeyBytes && alnum(key[0]) &&
+         std::all_of(key.begin(), key.end(), [&](char c) {
+           return alnum(c) || c == '.' || c == '_' || c == '/' || c == '-';
+         });
+}
+
 // The newest visible snapshot's name; empty if there is none.
 absl::StatusOr<std::optional<SnapshotId>> LatestVisible(const MetaTxn& txn, DatasetId dataset) {
   const Key prefix(dataset);
@@ -267,8 +278,12 @@ absl::Status CheckLabels(const Labels& labels) {
   if (labels.size() > kMaxLabels) return invalid("more than 64 labels");
   uint64_t bytes = 0;
   for (const auto& [key, value] : labels) {
-    if (key.empty() || key.size() > 128) return invalid("a label key has not 1 to 128 bytes");
-    if (value.size() > 1024) return invalid(StrCat("label ", key, " is longer than 1,024 bytes"));
+    if (!IsLabelKey(key)) {
+      return invalid("a label key must be 1 to 63 of [a-z0-9._/-], starting with a letter or digit");
+    }
+    if (value.size() > kMaxLabelValueBytes) {
+      return invalid(StrCat("the value of label ", key, " is longer than 255 bytes"));
+    }
     bytes += key.size() + value.size();
   }
   if (bytes > kMaxLabelsBytes) return invalid("the labels together exceed 2,048 bytes");

@@ -216,8 +216,8 @@ absl::StatusOr<CheckReport> CheckPool(const MetaTxn& txn, const BlockStore& bloc
   ASSIGN_OR_RETURN(PoolRecord pool, LoadRecord<PoolRecord>(txn, PoolRecord::kKey));
   CheckState state(txn, blocks, std::move(pool));
   state.report.txg = state.pool.txg;
-  if (state.pool.uid != uid || blocks.superblock().pool_uid != uid) {
-    state.Add("damage", "pool", "metadata and blocks belong to different pools");
+  if (state.pool.uid != uid) {
+    state.Add("damage", "pool", "the metadata belongs to another pool");
   }
   RETURN_IF_ERROR(LoadRecords(state));
   RETURN_IF_ERROR(CheckNames(state));

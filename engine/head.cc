@@ -107,21 +107,23 @@ HeadTable::Released HeadTable::Publish(Txg txg, const Publication& publication,
   for (const auto& [id, change] : publication.heads) {
     auto it = heads_.find(id);
     if (it == heads_.end()) continue;
-    Head& head = *it->second;
+    const std::shared_ptr<Head> kept = it->second;  // beyond its lock, though the table drop it
+    Head& head = *kept;
     const MutexLock head_lock(head.mutex);
     if (change.cut != LayerCut::kNone) {
       ++head.generation;
-      if (change.cut == LayerCut::kAll) ++head.rollbacks;
       CutOpenLayer(head, change, &released);
+    }
+    if (change.cut == LayerCut::kAll) {
+      ++head.rollbacks;
+      // Also where it was not written in this txg, for lack of space: it came before the cut.
+      done.push_back(std::exchange(head.syncing, Layer()));
     }
     head.tree = change.record.tree;
     head.referenced_sectors = change.record.referenced_sectors;
     head.quota_bytes = change.record.quota_bytes;
     head.destroyed = head.destroyed || change.destroyed;
-    if (change.destroyed) {
-      done.push_back(std::exchange(head.syncing, Layer()));
-      heads_.erase(it);
-    }
+    if (change.destroyed) heads_.erase(it);
   }
   for (const std::shared_ptr<Head>& head : synced) {
     const MutexLock head_lock(head->mutex);

@@ -72,7 +72,7 @@ struct SnapshotView {
 };
 
 // What a txg did to heads and snapshots, to be published after its commit.
-// kShrink drops dirty blocks past the new size, kAll (rollback, destruction) all of them.
+// kShrink drops open blocks past the new size, kAll (rollback, destruction) all dirty blocks.
 enum class LayerCut : uint8_t { kNone, kShrink, kAll };
 struct HeadChange {
   DatasetRecord record;  // as committed

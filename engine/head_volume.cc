@@ -397,7 +397,8 @@ void HeadVolume::Discard(uint64_t offset, uint64_t length,
     task.done = [done = std::move(done)](absl::StatusOr<Txg> result) mutable {
       done(result.status());
     };
-    task.frees_space = true;
+    // On a full host it waits for the data accepted before it, so it does not count as freeing
+    // space.
     return txgs_.Submit(std::move(task));
   }
   absl::StatusOr<bool> accepted = TryDiscard(first, last - first);

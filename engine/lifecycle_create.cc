@@ -43,8 +43,8 @@ absl::Status AddDataset(TxgContext& context, FoundDataset* dataset) {
   record.deadlist = context.parts.ids.Take<DeadlistId>();
   RETURN_IF_ERROR(
       Names::Insert(context.meta, dataset->name, dataset->id, context.parts.ids, &record));
-  RETURN_IF_ERROR(MoveExpiry(context, static_cast<uint64_t>(dataset->id), "", 0,
-                             record.expire_time_ms));
+  RETURN_IF_ERROR(
+      MoveExpiry(context, static_cast<uint64_t>(dataset->id), "", 0, record.expire_time_ms));
   ++context.pool.datasets;
   ++context.pool.livelists;
   return StoreRecord(context.meta, Key(dataset->id), record);
@@ -157,8 +157,7 @@ absl::StatusOr<CloneSource> ResolveCloneSource(TxgContext& context, const CloneD
   if (!shared.has_value()) return source;
   source.snapshot.emplace();
   source.snapshot->id = *shared;
-  ASSIGN_OR_RETURN(source.snapshot->record,
-                   LoadRecord<SnapshotRecord>(context.meta, Key(*shared)));
+  ASSIGN_OR_RETURN(source.snapshot->record, LoadRecord<SnapshotRecord>(context.meta, Key(*shared)));
   return source;
 }
 
@@ -237,8 +236,8 @@ absl::Status MoveExpiry(TxgContext& context, uint64_t id, const std::string& tag
                         int64_t to_ms) {
   if (from_ms == to_ms) return absl::OkStatus();
   if (from_ms != 0) {
-    RETURN_IF_ERROR(context.meta.Delete(Table::kExpiry,
-                                        Key(static_cast<uint64_t>(from_ms), id).Append(tag)));
+    RETURN_IF_ERROR(
+        context.meta.Delete(Table::kExpiry, Key(static_cast<uint64_t>(from_ms), id).Append(tag)));
   }
   if (to_ms == 0) return absl::OkStatus();
   return context.meta.Put(Table::kExpiry, Key(static_cast<uint64_t>(to_ms), id).Append(tag), "");

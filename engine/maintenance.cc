@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/base/status_macros.h"
+#include "engine/gauges.h"
 #include "engine/lifecycle.h"
 #include "engine/operations.h"
 #include "engine/reclaimer.h"
@@ -19,6 +20,7 @@ namespace {
 
 constexpr uint64_t kForgetPerBite = 1000;
 constexpr uint64_t kDuePerPoll = 1000;
+constexpr auto kSampleInterval = std::chrono::seconds(60);
 
 // One bite off a deadlist's tail; the entry in kStates goes with the last.
 absl::StatusOr<Verdict> DistributeBite(TxgContext& context, DatasetId dataset,
@@ -65,7 +67,18 @@ absl::StatusOr<bool> Trimmer::Step() {
   return !states.empty();
 }
 
+absl::Status Housekeeper::Sample() {
+  const auto now = std::chrono::steady_clock::now();
+  if (now < next_sample_) return absl::OkStatus();
+  next_sample_ = now + kSampleInterval;
+  ASSIGN_OR_RETURN(const std::unique_ptr<ReadTxn> txn, parts_.meta.BeginRead());
+  ASSIGN_OR_RETURN(const uint64_t longest, LongestLivelist(*txn));
+  parts_.stats.livelist_entries_max = longest;
+  return absl::OkStatus();
+}
+
 absl::StatusOr<bool> Housekeeper::Step() {
+  RETURN_IF_ERROR(Sample());
   ASSIGN_OR_RETURN(const bool logs, DropLogs());
   ASSIGN_OR_RETURN(const bool old, ForgetOld());
   ASSIGN_OR_RETURN(const bool frees, DrainFreeLog());

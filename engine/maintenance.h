@@ -8,6 +8,7 @@
 // Threads     One thread at a time per object.
 #pragma once
 
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -38,9 +39,11 @@ class Housekeeper {
   absl::StatusOr<bool> DropLogs();
   absl::StatusOr<bool> ForgetOld();
   absl::StatusOr<bool> DrainFreeLog();
+  absl::Status Sample();
 
   PoolParts& parts_;
   TxgManager& txgs_;
+  std::chrono::steady_clock::time_point next_sample_{};
 };
 
 // Destroys datasets and releases holds whose time has come. What is blocked is tried again at every

@@ -23,8 +23,8 @@ absl::StatusOr<std::unique_ptr<Pool>> Pool::Open(const PoolOptions& options) {
 
 // --- lifecycle ---
 
-void PoolImpl::Submit(Call call, Idempotency key, OutcomeCallback done) {
-  if (key.has_value()) return SubmitOnce(std::move(call), *std::move(key), std::move(done));
+void PoolImpl::Submit(Call call, Idempotency key, OutcomeCallback done, Space space) {
+  if (key.has_value()) return SubmitOnce(std::move(call), *std::move(key), std::move(done), space);
   auto outcome = std::make_shared<Outcome>();
   Task task;
   task.run = [call = std::move(call), outcome](TxgContext& context) {
@@ -32,15 +32,15 @@ void PoolImpl::Submit(Call call, Idempotency key, OutcomeCallback done) {
     return call(context, outcome.get());
   };
   task.done = [outcome, done = std::move(done)](absl::StatusOr<Txg> result) mutable {
-    if (!result.ok()) return done(result.status());
+    if (!result.ok()) return done(std::move(result).status());
     outcome->txg = *result;
     done(std::move(*outcome));
   };
-  task.frees_space = true;
+  task.frees_space = space == Space::kFreesSpace;
   txgs_->Submit(std::move(task));
 }
 
-void PoolImpl::SubmitOnce(Call call, RequestKey key, OutcomeCallback done) {
+void PoolImpl::SubmitOnce(Call call, RequestKey key, OutcomeCallback done, Space space) {
   const std::string hash = RequestHash(key.key);
   const auto reused = [] {
     return MakeError(absl::StatusCode::kInvalidArgument, "REQUEST_ID_REUSED",
@@ -74,8 +74,9 @@ void PoolImpl::SubmitOnce(Call call, RequestKey key, OutcomeCallback done) {
     RETURN_IF_ERROR(StoreReply(context, hash, {fingerprint, key.encode(*outcome)}));
     return verdict;
   };
-  Submit(std::move(once), std::nullopt,
-         [this, hash](absl::StatusOr<Outcome> outcome) { FinishOnce(hash, outcome); });
+  Submit(
+      std::move(once), std::nullopt,
+      [this, hash](absl::StatusOr<Outcome> outcome) { FinishOnce(hash, outcome); }, space);
 }
 
 void PoolImpl::FinishOnce(const std::string& hash, const absl::StatusOr<Outcome>& outcome) {
@@ -126,7 +127,7 @@ void PoolImpl::DestroyDatasets(DestroyDatasetsArgs args, Idempotency key, Outcom
       [args = std::move(args)](TxgContext& context, Outcome* outcome) {
         return engine::DestroyDatasets(context, args, outcome);
       },
-      std::move(key), std::move(done));
+      std::move(key), std::move(done), Space::kFreesSpace);
 }
 
 void PoolImpl::DestroySnapshots(DestroySnapshotsArgs args, Idempotency key, OutcomeCallback done) {
@@ -134,7 +135,7 @@ void PoolImpl::DestroySnapshots(DestroySnapshotsArgs args, Idempotency key, Outc
       [args = std::move(args)](TxgContext& context, Outcome* outcome) {
         return engine::DestroySnapshots(context, args, outcome);
       },
-      std::move(key), std::move(done));
+      std::move(key), std::move(done), Space::kFreesSpace);
 }
 
 void PoolImpl::HoldSnapshot(HoldSnapshotArgs args, Idempotency key, OutcomeCallback done) {
@@ -150,7 +151,7 @@ void PoolImpl::ReleaseHold(std::string snapshot, std::string tag, Idempotency ke
   Submit([snapshot = std::move(snapshot), tag = std::move(tag)](
              TxgContext& context,
              Outcome* outcome) { return engine::ReleaseHold(context, snapshot, tag, outcome); },
-         std::move(key), std::move(done));
+         std::move(key), std::move(done), Space::kFreesSpace);
 }
 
 void PoolImpl::RollbackDataset(RollbackDatasetArgs args, Idempotency key, OutcomeCallback done) {
@@ -158,7 +159,7 @@ void PoolImpl::RollbackDataset(RollbackDatasetArgs args, Idempotency key, Outcom
       [args = std::move(args)](TxgContext& context, Outcome* outcome) {
         return engine::RollbackDataset(context, args, outcome);
       },
-      std::move(key), std::move(done));
+      std::move(key), std::move(done), Space::kFreesSpace);
 }
 
 void PoolImpl::PromoteDataset(std::string name, std::string etag, Idempotency key,

@@ -83,9 +83,12 @@ class PoolImpl final : public Pool {
   struct DiffSide;
   absl::StatusOr<DiffSide> ResolveDiffSide(const MetaTxn& txn, const std::string& name);
 
-  // Runs `call` as a task; with a key, at most once for all repeats of it.
-  void Submit(Call call, Idempotency key, OutcomeCallback done);
-  void SubmitOnce(Call call, RequestKey key, OutcomeCallback done);
+  // Runs `call` as a task; with a key, at most once for all repeats of it. `kFreesSpace`: also
+  // while the host is full, before data that was accepted earlier and waits for space: only what
+  // needs no such data may do so.
+  enum class Space : uint8_t { kAny, kFreesSpace };
+  void Submit(Call call, Idempotency key, OutcomeCallback done, Space space = Space::kAny);
+  void SubmitOnce(Call call, RequestKey key, OutcomeCallback done, Space space);
   void FinishOnce(const std::string& hash, const absl::StatusOr<Outcome>& outcome);
 
   PoolOptions options_;

@@ -19,6 +19,7 @@ namespace {
 constexpr uint64_t kGiB = 1 << 30;
 constexpr uint64_t kMinCapacityBytes = 1 << 20;
 constexpr auto kReclaimInterval = std::chrono::milliseconds(1000);
+constexpr auto kGaugeInterval = std::chrono::milliseconds(1000);
 constexpr auto kHousekeepingInterval = std::chrono::milliseconds(100);
 
 int64_t SystemClockMs() {
@@ -187,6 +188,10 @@ void PoolImpl::StartBackground() {
   BackgroundTask* const trim = add(kReclaimInterval, [this] { return trimmer_->Step(); });
   add(kHousekeepingInterval, [this] { return housekeeper_->Step(); });
   add(options_.expire_poll, [this] { return expirer_->Step(); });
+  add(kGaugeInterval, [this]() -> absl::StatusOr<bool> {
+    txgs_->RefreshGauges();
+    return false;
+  });
   BackgroundTask* const punch = add(kReclaimInterval, [this] { return puncher_->Step(); });
   txgs_->SetListeners(
       [reclaim, trim] {

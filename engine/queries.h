@@ -9,7 +9,7 @@
 //   datasets    by name, depth first; clones of a snapshot or dataset by (snapshot txg, id)
 //   snapshots   by (dataset name, txg)
 //   holds       by (snapshot id, tag); below a prefix by (dataset name, txg, tag)
-//   operations  by number, oldest first
+//   operations  by number, newest first
 //
 // Positions   Opaque bytes, good only for the arguments that gave them: INVALID_ARGUMENT if they do
 //             not parse.

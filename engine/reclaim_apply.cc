@@ -65,8 +65,7 @@ absl::Status Forget(TxgContext& context, JobId id, const JobRecord& job) {
   if (!done) return StoreRecord(context.meta, Key(id), job);
   if (job.left_sectors > 0) {
     return StallJob(context, id, job, ReclaimFailure::kDamagedList,
-                    "the list named fewer sectors than the dataset owned; the rest stays "
-                    "referenced until `cowshed check --repair`");
+                    "the list named fewer sectors than the dataset owned; the rest stays referenced");
   }
   return FinishJob(context, id, job);
 }

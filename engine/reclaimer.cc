@@ -45,7 +45,7 @@ absl::StatusOr<std::vector<ReclaimBite>> Reclaimer::Prepare() {
   ASSIGN_OR_RETURN(const std::unique_ptr<ReadTxn> txn, parts_.meta.BeginRead());
   std::vector<ReclaimBite> bites;
   uint64_t budget = parts_.options.reclaim_bite_runs;
-  uint64_t oldest_ms = 0;
+  uint64_t stalled = 0;
   bool wrapped = next_job_ == 0;
   const uint64_t began = next_job_;
   MetaCursor cursor(*txn, Table::kJobs);
@@ -61,7 +61,10 @@ absl::StatusOr<std::vector<ReclaimBite>> Reclaimer::Prepare() {
     const auto number = KeyNumber<uint64_t>(cursor.key(), 0);
     if (wrapped && began != 0 && number >= began) break;
     ASSIGN_OR_RETURN(JobRecord job, JobRecord::Decode(cursor.value()));
-    if (job.stalled) continue;
+    if (job.stalled) {
+      ++stalled;
+      continue;
+    }
     ASSIGN_OR_RETURN(ReclaimBite bite,
                      PrepareJob(*txn, static_cast<JobId>(number), std::move(job), budget));
     budget -= std::min<uint64_t>(budget, bite.runs.size() + 1);
@@ -70,13 +73,10 @@ absl::StatusOr<std::vector<ReclaimBite>> Reclaimer::Prepare() {
     if (budget == 0) break;
   }
   if (bites.empty()) next_job_ = 0;
-  MetaCursor first(*txn, Table::kJobs);
-  first.Seek(Key(uint64_t{0}));
-  if (first.valid()) {
-    ASSIGN_OR_RETURN(const JobRecord job, JobRecord::Decode(first.value()));
-    oldest_ms = static_cast<uint64_t>(job.create_time_ms);
+  // A round without bites has seen the whole queue.
+  if (bites.empty() || stalled > 0) {
+    parts_.stats.alarms[Alarm::kReclaimStalled] = stalled > 0 ? 1 : 0;
   }
-  parts_.stats.reclaim_oldest_pending_ms = oldest_ms;
   return bites;
 }
 

@@ -9,6 +9,7 @@
 #include "engine/base/status_macros.h"
 #include "engine/base/strings.h"
 #include "engine/errors.h"
+#include "engine/gauges.h"
 #include "engine/head_sync.h"
 
 namespace cowshed::engine {
@@ -19,10 +20,15 @@ using Clock = std::chrono::steady_clock;
 // Past this many dirty LMDB pages the remaining tasks move to the next txg: 32 MiB commit in some
 // tens of milliseconds, and the metadata reserve covers it twice.
 constexpr uint64_t kMaxMetaPages = 8192;
-constexpr int kMaxAttempts = 3;  // at a txg that fails for another reason than space
+constexpr int kMaxFailures = 3;  // of a txg for another reason than space or a task
 constexpr uint64_t kMinDirtyLimitBytes = 8 << 20;
 constexpr auto kFullHostPoll = std::chrono::milliseconds(200);
 constexpr auto kDeferredPoll = std::chrono::milliseconds(2);
+
+// Changes by a txg's tasks so far: a task that failed and left it as it was has only looked.
+uint64_t ChangesOf(const TxgContext& context) {
+  return context.meta.changes() + context.writer.blocks_added();
+}
 
 double Seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
 
@@ -136,16 +142,19 @@ absl::Status TxgManager::Admit(uint64_t bytes, uint64_t sectors) {
     if (stopping_) return Stopping();
     if (HasRoom(bytes, sectors)) break;
     const bool lacks_space = admitted_sectors_.load() + sectors > available_sectors();
-    const bool space_may_come = admitted_sectors_.load() > 0 || syncing_active_ ||
-                                parts_.allocator.free_logged_sectors() > 0 ||
-                                record_.freeing_sectors > 0;
+    const bool sync_helps = dirty_bytes_.load() > 0 || admitted_sectors_.load() > 0 ||
+                            parts_.allocator.free_logged_sectors() > 0;
+    const bool space_may_come = sync_helps || syncing_active_ || record_.freeing_sectors > 0 ||
+                                parts_.allocator.withheld_sectors() > 0;
     if (lacks_space && !space_may_come) {
       return MakeError(absl::StatusCode::kResourceExhausted, "POOL_FULL",
                        "the pool has no space left for this write");
     }
-    drain_requested_ = drain_requested_ || lacks_space;
-    sync_requested_ = true;
-    work_.NotifyOne();
+    if (sync_helps) {
+      drain_requested_ = drain_requested_ || lacks_space;
+      sync_requested_ = true;
+      work_.NotifyOne();
+    }
     if (!synced_.WaitUntil(mutex_, deadline) && Clock::now() >= deadline) {
       return MakeError(absl::StatusCode::kResourceExhausted,
                        lacks_space ? "POOL_FULL" : "SERVER_BUSY",
@@ -206,6 +215,7 @@ void TxgManager::SetListeners(std::function<void()> jobs_changed,
 }
 
 bool TxgManager::WantsSync() const {
+  if (!suspended_.ok()) return false;  // I7: nothing is written any more
   const uint64_t dirty = dirty_bytes_.load();
   return sync_requested_ || !tasks_.empty() || !open_waiters_.empty() ||
          dirty >= std::min(parts_.options.txg_dirty_bytes, dirty_limit_bytes_.load() / 2) ||
@@ -248,21 +258,24 @@ TxgManager::Batch TxgManager::Close() {
 }
 
 void TxgManager::SyncBatch(Batch batch) {
-  for (int attempts = 1;; ++attempts) {
+  while (true) {
     Stage stage = Stage::kPrepare;
+    const Txg committed_before = committed_txg_.load();
     const absl::Status status = Attempt(batch, &stage);
     if (status.ok() && !batch.only_frees_space) break;
-    if (!status.ok() && (stage == Stage::kFinal || !PrepareRetry(batch, status, attempts))) {
-      Suspend(batch, status);
-      break;
-    }
+    bool again = false;
     if (status.ok()) {
-      // Space may have come back: try the whole batch again.
+      // What was freed may do. If nothing was, the host has to give.
+      again = committed_txg_.load() != committed_before || AwaitSpace();
       batch.only_frees_space = false;
       batch.drain_free_log = true;
+    } else if (stage == Stage::kPrepare) {
+      again = PrepareRetry(batch, status);
     }
+    if (again) continue;
+    Suspend(batch, status.ok() ? absl::ResourceExhaustedError("the host is full") : status);
+    break;
   }
-  std::vector<absl::AnyInvocable<void()>> listeners;
   {
     const MutexLock lock(mutex_);
     syncing_active_ = false;
@@ -272,34 +285,38 @@ void TxgManager::SyncBatch(Batch batch) {
 }
 
 // Readies another attempt after `why`; false if there is no point.
-bool TxgManager::PrepareRetry(Batch& batch, const absl::Status& why, int attempts) {
+bool TxgManager::PrepareRetry(Batch& batch, const absl::Status& why) {
   const bool full = absl::IsResourceExhausted(why);
-  bool task_failed = false;
+  size_t failed_tasks = 0;
   for (PendingTask& pending : batch.tasks) {
-    task_failed =
-        task_failed || (pending.state == PendingTask::State::kFailed && pending.status == why);
-    if (pending.state == PendingTask::State::kApplied ||
-        pending.state == PendingTask::State::kNextTxg ||
-        pending.state == PendingTask::State::kRefused) {
+    if (pending.state == PendingTask::State::kFailed) {
+      ++failed_tasks;
+    } else {
       pending.state = PendingTask::State::kWaiting;
     }
   }
-  if (!full && !task_failed && attempts >= kMaxAttempts) return false;
+  const bool task_failed = failed_tasks > batch.failed_tasks;
+  batch.failed_tasks = failed_tasks;
+  if (!full && !task_failed && ++batch.failures >= kMaxFailures) return false;
   auto txn = parts_.meta.BeginRead();
   if (!txn.ok() || !parts_.allocator.Reload(**txn, parts_.allocator.capacity_sectors()).ok()) {
     return false;
   }
   if (!full || task_failed) return true;
   parts_.stats.alarms[Alarm::kHostFull] = 1;
-  if (!batch.only_frees_space) {
-    batch.only_frees_space = true;
-    batch.drain_free_log = true;
-    return true;
-  }
+  batch.drain_free_log = true;
+  if (std::exchange(batch.only_frees_space, !batch.only_frees_space)) return AwaitSpace();
+  return true;
+}
+
+// Waits until the host may have got space back, or a task has come that frees some. False if the
+// pool is being closed.
+bool TxgManager::AwaitSpace() {
   const MutexLock lock(mutex_);
   if (stopping_) return false;
-  work_.WaitUntil(mutex_, Clock::now() + kFullHostPoll);
-  batch.only_frees_space = false;  // the host may have got space back
+  const bool may_free =
+      std::any_of(tasks_.begin(), tasks_.end(), [](const Task& task) { return task.frees_space; });
+  if (!may_free) work_.WaitUntil(mutex_, Clock::now() + kFullHostPoll);
   return true;
 }
 
@@ -352,7 +369,7 @@ absl::Status TxgManager::Attempt(Batch& batch, Stage* stage) {
     (void)flushed;
   }
   RETURN_IF_ERROR(parts_.allocator.WriteBack(*meta, txg));
-  if (meta->dirty_pages() == 0) {
+  if (meta->changes() == 0) {
     // Nothing changed: no commit, and the number is free for the next txg.
     --next_txg_;
     for (const auto& hook : context.after_commit) hook();
@@ -387,11 +404,11 @@ absl::Status TxgManager::RunTasks(TxgContext& context, Batch& batch) {
   for (PendingTask& pending : batch.tasks) {
     if (pending.state != PendingTask::State::kWaiting) continue;
     if (batch.only_frees_space && !pending.task.frees_space) continue;
-    const uint64_t pages_before = context.meta.dirty_pages();
-    if (pages_before > kMaxMetaPages) {
+    if (context.meta.dirty_pages() > kMaxMetaPages) {
       pending.state = PendingTask::State::kNextTxg;
       continue;
     }
+    const uint64_t changes_before = ChangesOf(context);
     const absl::StatusOr<Verdict> verdict = pending.task.run(context);
     if (verdict.ok()) {
       pending.state = *verdict == Verdict::kApplied ? PendingTask::State::kApplied
@@ -399,7 +416,7 @@ absl::Status TxgManager::RunTasks(TxgContext& context, Batch& batch) {
       continue;
     }
     pending.status = verdict.status();
-    if (context.meta.dirty_pages() == pages_before) {
+    if (ChangesOf(context) == changes_before) {
       pending.state = PendingTask::State::kRefused;
       continue;
     }
@@ -464,7 +481,7 @@ void TxgManager::FinishTasks(Batch& batch, Txg txg) {
         break;
       case PendingTask::State::kRefused:
       case PendingTask::State::kFailed:
-        pending.task.done(pending.status);
+        pending.task.done(std::move(pending.status));
         break;
       case PendingTask::State::kNextTxg:
         next.push_back(std::move(pending.task));
@@ -475,6 +492,7 @@ void TxgManager::FinishTasks(Batch& batch, Txg txg) {
     }
   }
   batch.tasks = std::move(rest);
+  batch.failed_tasks = 0;
   const MutexLock lock(mutex_);
   tasks_.insert(tasks_.begin(), std::make_move_iterator(next.begin()),
                 std::make_move_iterator(next.end()));
@@ -523,35 +541,14 @@ void TxgManager::AdaptDirtyLimit(double sync_seconds, uint64_t synced_bytes) {
 }
 
 void TxgManager::UpdateGauges(const PoolRecord& record) {
+  PublishGauges(parts_, record);
+  RefreshGauges();
+}
+
+void TxgManager::RefreshGauges() {
   if (auto host = parts_.blocks.file().HostFreeBytes(); host.ok()) host_free_bytes_.store(*host);
-  PoolStats& stats = parts_.stats;
-  const Allocator& allocator = parts_.allocator;
-  stats.datasets = record.datasets;
-  stats.clones = record.clones;
-  stats.snapshots = record.snapshots;
-  stats.deferred_snapshots = record.deferred_snapshots;
-  stats.holds = record.holds;
-  stats.livelists = record.livelists;
-  stats.livelist_entries = record.livelist_entries;
-  stats.livelist_sublists = record.livelist_sublists;
-  stats.livelist_bytes = record.livelist_sectors * kSectorBytes;
-  stats.reclaim_pending_items = record.jobs;
-  stats.reclaim_pending_bytes = record.freeing_sectors * kSectorBytes;
-  stats.txg = record.txg;
-  stats.dirty_bytes = dirty_bytes_.load();
-  stats.dirty_limit_bytes = dirty_limit_bytes_.load();
-  stats.capacity_bytes = allocator.capacity_sectors() * kSectorBytes;
-  stats.allocated_bytes = allocator.allocated_sectors() * kSectorBytes;
-  stats.available_bytes = available_sectors() * kSectorBytes;
-  stats.freeing_bytes = (record.freeing_sectors + allocator.free_logged_sectors()) * kSectorBytes;
-  stats.blocks_written_bytes = parts_.blocks.bytes_written();
-  stats.checksum_errors = parts_.blocks.checksum_errors();
-  const MetaStoreStats meta = parts_.meta.stats();
-  stats.meta_map_bytes = meta.map_bytes;
-  stats.meta_used_bytes = meta.used_bytes;
-  stats.meta_file_bytes = meta.file_bytes;
-  stats.meta_readers = meta.readers;
-  stats.meta_oldest_reader_lag_txns = meta.oldest_reader_lag_txns;
+  engine::RefreshGauges(parts_,
+                        {dirty_bytes_.load(), dirty_limit_bytes_.load(), available_sectors()});
 }
 
 }  // namespace cowshed::engine

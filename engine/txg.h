@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Transaction groups: every change of a pool happens in a numbered batch that commits whole or not
-// at all (I7). One thread syncs one txg at a time while the next stays open, so nobody stands still.
+// at all (I7). One thread syncs one txg at a time while the next stays open, so nobody stands
+// still.
 //
 // A sync: 1-3 dirty data of each head, its nodes, its lists (head_sync); 4 tasks in arrival order,
 // each check then apply; 5 the superblock stamp and fdatasync of `blocks`; 6 one LMDB commit, the
@@ -58,12 +59,12 @@ struct TxgContext {
   int64_t now_ms;
   WriteTxn& meta;
   BlockWriter& writer;
-  PoolRecord pool;                  // stored at the end of the txg
-  std::set<DatasetId> fenced;       // snapshotted in this txg: bear and kill nothing more
+  PoolRecord pool;             // stored at the end of the txg
+  std::set<DatasetId> fenced;  // snapshotted in this txg: bear and kill nothing more
   Publication publication;
   bool operations_changed = false;
   bool jobs_changed = false;
-  bool drain_free_log = false;      // flush reusable frees into the bitmaps at the end
+  bool drain_free_log = false;  // flush reusable frees into the bitmaps at the end
   std::vector<Run> to_punch;
   std::vector<std::unique_ptr<std::byte[]>> buffers;  // bytes that tasks gave to the writer
   std::vector<std::function<void()>> after_commit;  // counters that must not count failed attempts
@@ -78,7 +79,7 @@ struct Task {
   std::function<absl::StatusOr<Verdict>(TxgContext&)> run;
   // Called once: with the txg the change is durable in, or with why it did not happen.
   absl::AnyInvocable<void(absl::StatusOr<Txg>)> done;
-  bool frees_space = false;  // runs also while the host is full
+  bool frees_space = false;  // runs also while the host is full, before data accepted earlier
 };
 
 class TxgManager {
@@ -112,6 +113,9 @@ class TxgManager {
   // The pool record as of the last commit.
   PoolRecord record() const;
 
+  // Copies into the stats what changes between commits, too: space given back, readers, cache hits.
+  void RefreshGauges();
+
   // Calls `changed` once, after the next commit that changed an operation.
   void OnOperationsChanged(absl::AnyInvocable<void()> changed);
   // Calls after every commit that queued jobs or runs to punch. Set before Start.
@@ -131,6 +135,8 @@ class TxgManager {
     std::vector<std::shared_ptr<Head>> heads;
     bool only_frees_space = false;  // the host is full: no data, no other tasks
     bool drain_free_log = false;
+    size_t failed_tasks = 0;  // among `tasks`
+    int failures = 0;         // of attempts, for another reason than space or a task
   };
   enum class Stage : uint8_t { kPrepare, kFinal };  // kFinal: fsync and commit, no way back
 
@@ -143,7 +149,8 @@ class TxgManager {
   absl::Status RunTasks(TxgContext& context, Batch& batch);
   absl::Status Commit(TxgContext& context, Stage* stage);
   void Publish(TxgContext& context, const Batch& batch);
-  bool PrepareRetry(Batch& batch, const absl::Status& why, int attempts);
+  bool PrepareRetry(Batch& batch, const absl::Status& why);
+  bool AwaitSpace();
   void FinishTasks(Batch& batch, Txg txg);
   void FinishWaiters(const absl::StatusOr<Txg>& result);
   void TakeSpaceFreeingTasks(Batch& batch);

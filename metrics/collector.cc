@@ -33,9 +33,8 @@ constexpr MetricType kCounter = MetricType::Counter;
 constexpr Scalar<PoolStats> kPoolScalars[] = {
     {"cowshed_datasets", kGauge, "Datasets, clones included.", &PoolStats::datasets},
     {"cowshed_clones", kGauge, "Datasets that have an origin.", &PoolStats::clones},
-    {"cowshed_snapshots", kGauge, "Snapshots.", &PoolStats::snapshots},
-    {"cowshed_deferred_snapshots", kGauge,
-     "Hidden snapshots that go when their last clone or hold does.",
+    {"cowshed_snapshots", kGauge, "Snapshots, deferred ones included.", &PoolStats::snapshots},
+    {"cowshed_deferred_snapshots", kGauge, "Snapshots that go when their last clone or hold does.",
      &PoolStats::deferred_snapshots},
     {"cowshed_holds", kGauge, "Holds on snapshots.", &PoolStats::holds},
     {"cowshed_pool_capacity_bytes", kGauge, "Size of the data file.", &PoolStats::capacity_bytes},

@@ -17,7 +17,7 @@ namespace cowshed::service {
 struct ServeOptions {
   engine::PoolOptions pool;
   std::vector<std::string> listen;
-  std::string metrics_listen;  // HOST:PORT; empty: no metrics
+  std::string metrics_listen;  // HOST:PORT; empty or `off`: no metrics
   Limits limits;
   std::string tls_certificate, tls_key, tls_client_ca;  // paths
   std::vector<std::string> admins, readers;             // names in client certificates

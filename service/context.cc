@@ -31,7 +31,7 @@ ServiceContext::ServiceContext(engine::Pool& the_pool, const Limits& the_limits,
       streams(the_limits.streams_max, stats),
       completions(1, std::numeric_limits<size_t>::max(), stats),
       control(the_limits.control_workers, the_limits.queue_max, stats),
-      data(the_limits.data_workers, the_limits.queue_max, stats) {}
+      data(the_limits.data_workers, the_limits.data_queue_max, stats) {}
 
 absl::Status ServiceContext::CheckBootId(const std::string& expected) const {
   if (expected.empty() || expected == boot_id) return absl::OkStatus();

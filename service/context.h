@@ -32,10 +32,11 @@ inline constexpr uint32_t kMaxWaitSeconds = 60;
 
 // Knobs of the service; see `cowshed serve --help`.
 struct Limits {
-  size_t control_workers = 8;  // lifecycle calls and queries: short, mostly cached reads
-  size_t data_workers = 32;    // byte calls: they may wait for the disk, or for space
-  size_t queue_max = 1024;     // calls that wait for a worker of one kind
-  size_t streams_max = 64;     // open Read, Write and Diff streams
+  size_t control_workers = 8;   // lifecycle calls and queries: short, mostly cached reads
+  size_t data_workers = 32;     // byte calls: they may wait for the disk, or for space
+  size_t queue_max = 1024;      // calls that wait for a control worker: small messages
+  size_t data_queue_max = 256;  // calls that wait for a data worker: up to 1 MiB of memory each
+  size_t streams_max = 64;      // open Read, Write and Diff streams
   size_t connections_max = 4096;
   std::chrono::milliseconds stall_timeout{60000};  // a client that takes nothing that long is cut
   std::chrono::milliseconds stall_grace{10000};    // to take the answer that says so

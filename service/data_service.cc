@@ -173,10 +173,11 @@ grpc::ServerUnaryReactor* DataServiceImpl::WriteRange(Rpc* rpc,
                     auto opened = OpenForWriting(context_, from.dataset(), from.expected_uid());
                     if (!opened.ok()) return done(opened.status());
                     engine::Volume& volume = **opened;
+                    // The open txg is a later one than any that has committed before the write.
+                    to->set_txg(context_.pool.committed_txg() + 1);
                     WriteContent(context_, volume, from,
                                  [this, to, volume = *std::move(opened), done = std::move(done)](
                                      const absl::Status& written, uint64_t) mutable {
-                                   to->set_txg(context_.pool.committed_txg() + 1);
                                    to->set_boot_id(context_.boot_id);
                                    to->set_uid(volume->uid());
                                    done(written);

@@ -22,6 +22,8 @@ namespace cowshed::service {
 namespace {
 
 constexpr int kUsageError = 2;
+constexpr uint64_t kMaxThreads = 1024;
+constexpr uint64_t kMaxMs = uint64_t{1} << 40;
 
 std::string DefaultPool() {
   const char* const home = std::getenv("HOME");
@@ -37,14 +39,15 @@ void AddMilliseconds(CLI::App& app, const std::string& flag, std::chrono::millis
                      const std::string& help) {
   app.add_option_function<int64_t>(
          flag, [&value](int64_t count) { value = std::chrono::milliseconds(count); }, help)
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
+      ->check(CLI::Range(uint64_t{1}, kMaxMs).description(""))
       ->default_str(std::to_string(value.count()));
 }
 
 template <typename T>
-void AddCount(CLI::App& app, const std::string& flag, T& value, const std::string& help) {
+void AddCount(CLI::App& app, const std::string& flag, T& value, uint64_t max,
+              const std::string& help) {
   app.add_option(flag, value, help)
-      ->check(CLI::Range(uint64_t{1}, uint64_t{1} << 40))
+      ->check(CLI::Range(uint64_t{1}, max).description(""))
       ->capture_default_str();
 }
 
@@ -74,11 +77,12 @@ void AddPoolKnobs(CLI::App& app, engine::PoolOptions& pool) {
   AddMilliseconds(app, "--write-wait-ms", pool.write_wait_max,
                   "How long a write waits for space before it is refused");
   AddBytes(app, "--node-cache", pool.node_cache_bytes, "Bytes of nodes kept in memory");
-  AddCount(app, "--livelist-max-entries", pool.livelist_max_entries,
+  AddCount(app, "--livelist-max-entries", pool.livelist_max_entries, uint64_t{1} << 32,
            "Blocks in a sublist before the next one starts");
-  AddCount(app, "--operations-kept-ms", pool.operations_kept_ms,
+  AddCount(app, "--operations-kept-ms", pool.operations_kept_ms, kMaxMs,
            "How long finished operations can be asked for");
-  AddCount(app, "--requests-kept-ms", pool.requests_kept_ms, "How long a request_id is remembered");
+  AddCount(app, "--requests-kept-ms", pool.requests_kept_ms, kMaxMs,
+           "How long a request_id is remembered");
   app.add_flag("!--no-punch", pool.punch_holes, "Do not give freed space back to the host");
 }
 
@@ -90,15 +94,20 @@ void AddServer(CLI::App& app, ServeOptions& options) {
       ->delimiter(',')
       ->capture_default_str();
   app.add_option("--metrics-listen", options.metrics_listen,
-                 "Where to serve metrics: HOST:PORT; empty: nowhere")
+                 "Where to serve metrics: HOST:PORT; off: nowhere")
       ->capture_default_str();
   Limits& limits = options.limits;
-  AddCount(app, "--workers", limits.data_workers, "Threads for calls that read and write bytes");
-  AddCount(app, "--control-workers", limits.control_workers, "Threads for all other calls");
-  AddCount(app, "--queue-max", limits.queue_max,
-           "Calls that wait for a thread of either kind before more are refused");
-  AddCount(app, "--max-data-streams", limits.streams_max, "Open Read, Write and Diff streams");
-  AddCount(app, "--max-connections", limits.connections_max, "Open client connections");
+  AddCount(app, "--workers", limits.data_workers, kMaxThreads,
+           "Threads for calls that read and write bytes");
+  AddCount(app, "--control-workers", limits.control_workers, kMaxThreads,
+           "Threads for all other calls");
+  AddCount(app, "--queue-max", limits.queue_max, 1 << 20,
+           "Calls that wait for a thread before more are refused");
+  AddCount(app, "--data-queue-max", limits.data_queue_max, 1 << 20,
+           "The same for calls that read and write bytes: each may take 1 MiB of memory");
+  AddCount(app, "--max-data-streams", limits.streams_max, 1 << 16,
+           "Open Read, Write and Diff streams");
+  AddCount(app, "--max-connections", limits.connections_max, 1 << 20, "Open client connections");
   AddMilliseconds(app, "--stall-timeout-ms", limits.stall_timeout,
                   "A client that takes nothing of its stream for that long is cut");
   AddMilliseconds(app, "--drain-timeout-ms", limits.drain_timeout,
@@ -163,7 +172,8 @@ int Main(int argc, char** argv) {
       app.add_subcommand("health", "Ask a server whether it serves; exit 1 if not");
   health_app->add_option("--address", address, "Where: HOST:PORT or unix:PATH")
       ->capture_default_str();
-  AddCount(*health_app, "--timeout-seconds", timeout_seconds, "How long to wait for the answer");
+  AddCount(*health_app, "--timeout-seconds", timeout_seconds, 3600,
+           "How long to wait for the answer");
   app.add_subcommand("version", "Print the version");
   for (CLI::App* command : {&app, serve_app, check_app, inspect_app, health_app}) {
     AddEnvironment(*command);

@@ -52,8 +52,10 @@ void OperationWait::Start(const absl::Status& admitted) {
   }
   const bool at_once = timeout_.count() == 0 || !waits_->Add(self_);
   if (!at_once) {
-    timer_.Set(std::chrono::system_clock::now() + timeout_, [self = self_](bool fired) {
-      if (fired) self->TimeIsUp();
+    // The timer keeps its callback for as long as it lives, and it is ours: no cycle.
+    timer_.Set(std::chrono::system_clock::now() + timeout_, [weak = weak_from_this()](bool fired) {
+      const auto self = fired ? weak.lock() : nullptr;
+      if (self != nullptr) self->TimeIsUp();
     });
   }
   context_.control.Submit([self = self_, at_once] { self->Look(at_once); });
@@ -111,7 +113,7 @@ void OperationWait::OnCancel() {
 void OperationWait::OnDone() {
   timer_.Cancel();
   waits_->Remove(self_);
-  const auto self = std::move(self_);  // the last reference, unless a worker or the timer has one
+  const auto self = std::move(self_);  // the last reference, unless a worker has one
 }
 
 // --- all waits ---

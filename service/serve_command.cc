@@ -74,7 +74,7 @@ absl::Status Run(const ServeOptions& options) {
   ASSIGN_OR_RETURN(const auto server,
                    Server::Start(*pool, std::move(server_options), stats, rpc_metrics.get()));
   std::unique_ptr<metrics::Exposer> exposer;
-  if (!options.metrics_listen.empty()) {
+  if (!options.metrics_listen.empty() && options.metrics_listen != "off") {
     const metrics::BuildInfo build{COWSHED_VERSION, "unknown",
                                    std::to_string(engine::kFormatVersion)};
     ASSIGN_OR_RETURN(

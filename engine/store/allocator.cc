@@ -132,6 +132,7 @@ void Allocator::PublishCounters() {
   publish(free_log_runs_, state.log.runs());
   publish(available_sectors_,
           state.table.free_sectors() - state.withheld_sectors - state.damaged_sectors);
+  publish(withheld_sectors_, state.withheld_sectors);
   publish(damaged_regions_, state.damaged.size());
 }
 

@@ -87,6 +87,8 @@ class Allocator {
   // Allocatable at once: free, and neither withheld for a punch nor in a damaged region.
   uint64_t available_sectors() const { return available_sectors_.load(); }
   uint64_t free_log_runs() const { return free_log_runs_.load(); }
+  // Free, and allocatable once their punch is done.
+  uint64_t withheld_sectors() const { return withheld_sectors_.load(); }
   // Regions whose bitmap was found damaged. Nothing is allocated there and frees stay logged until
   // a repair; everything else goes on.
   uint64_t damaged_regions() const { return damaged_regions_.load(); }
@@ -116,6 +118,7 @@ class Allocator {
   std::atomic<uint64_t> free_logged_sectors_{0};
   std::atomic<uint64_t> free_log_runs_{0};
   std::atomic<uint64_t> available_sectors_{0};
+  std::atomic<uint64_t> withheld_sectors_{0};
   std::atomic<uint64_t> damaged_regions_{0};
 };
 

@@ -205,7 +205,7 @@ absl::StatusOr<Txg> BlockStore::SyncStamped(Txg txg, Txg committed_stamp,
     return Failed();
   }
   if (!written_since_sync_.load() && capacity_sectors == superblock_.capacity_sectors) {
-    return superblock_.stamp_txg;
+    return committed_stamp;
   }
   COWSHED_CHECK(txg > superblock_.stamp_txg && txg > committed_stamp, "stamps rise");
   Superblock next = superblock_;
@@ -216,7 +216,8 @@ absl::StatusOr<Txg> BlockStore::SyncStamped(Txg txg, Txg committed_stamp,
   // committed to, and base_stamp_txg keeps the pair valid until then.
   absl::Status status = Lengthen(capacity_sectors);
   if (status.ok()) {
-    status = WriteSuperblock(next, 1 - slot_);
+    // A newest stamp that was not committed is that of a txg which died: perhaps it is not durable.
+    status = WriteSuperblock(next, superblock_.stamp_txg == committed_stamp ? 1 - slot_ : slot_);
   }
   if (status.ok()) {
     status = file_->Sync();
@@ -247,6 +248,7 @@ absl::StatusOr<BlockPtr> BlockWriter::Add(BlockKind kind, uint8_t level,
                    .sectors = static_cast<uint16_t>(data.size() / kSectorBytes),
                    .kind = kind,
                    .level = level};
+  ++blocks_added_;
   const absl::StatusOr<Run> run = allocator_.Allocate(txn_, pointer.sectors, kind, txg_);
   if (absl::IsNotFound(run.status())) {
     return AddGang(pointer, data, extents);

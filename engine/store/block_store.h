@@ -44,10 +44,11 @@ class BlockStore {
   // The sectors a pointer occupies: one run, or for a gang its list sector and its pieces. Appends.
   absl::Status Extents(const BlockPtr& pointer, std::vector<Run>* extents) const;
 
-  // Stamps `txg` and the capacity into the older superblock and syncs everything written so far,
-  // unless nothing was written since the last successful sync and the capacity is the same; returns
-  // the stamp txg now on disk. `committed_stamp` is the stamp the metadata store holds (the base of
-  // the new one). A larger capacity lengthens a regular file. After an error nothing is written or
+  // Stamps `txg` and the capacity into a superblock and syncs everything written so far, unless
+  // nothing was written since the last successful sync and the capacity is the same; returns the
+  // stamp that the metadata store is to hold from now on. `committed_stamp` is the one it holds:
+  // the base of the new one, and its superblock is not touched, for it is the only one known to be
+  // durable. A larger capacity lengthens a regular file. After an error nothing is written or
   // synced any more (I7). Txg thread only.
   absl::StatusOr<Txg> SyncStamped(Txg txg, Txg committed_stamp, uint64_t capacity_sectors);
   absl::Status Punch(const Run& run);
@@ -89,6 +90,8 @@ class BlockWriter {
   // Writes everything added since the last Flush.
   absl::Status Flush();
   Txg txg() const { return txg_; }
+  // Blocks placed so far, those whose placing failed included.
+  uint64_t blocks_added() const { return blocks_added_; }
 
  private:
   struct Pending {
@@ -103,6 +106,7 @@ class BlockWriter {
   Allocator& allocator_;
   WriteTxn& txn_;
   Txg txg_;
+  uint64_t blocks_added_ = 0;
   std::vector<Pending> pending_;
   std::vector<std::shared_ptr<const Node>> nodes_;
   std::vector<std::unique_ptr<GangSector>> gangs_;

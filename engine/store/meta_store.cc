@@ -249,6 +249,8 @@ absl::Status WriteTxn::Put(Table table, std::string_view key, std::string_view v
   COWSHED_CHECK(impl_->txn != nullptr, "a transaction is not used after its commit");
   COWSHED_CHECK(!key.empty() && key.size() <= kMaxKeyBytes, "a key has 1..500 bytes");
   COWSHED_CHECK(value.size() <= kMaxPayloadBytes, "a value fits in one overflow page");
+  Impl::Writes& writes = impl_->writes[static_cast<size_t>(table)];
+  ++writes.changes;
   RETURN_IF_ERROR(Failpoints::Hit("meta.put"));
   // Key and value may be views into pages that LMDB is about to move: copy both.
   std::array<char, kMaxKeyBytes> key_bytes;
@@ -262,8 +264,6 @@ absl::Status WriteTxn::Put(Table table, std::string_view key, std::string_view v
 
   MDB_val lmdb_key{key.size(), key_bytes.data()};
   MDB_val stored{value.size() + kValueChecksumBytes, bytes.data()};
-  Impl::Writes& writes = impl_->writes[static_cast<size_t>(table)];
-  ++writes.changes;
   writes.overflow_pages += key.size() + stored.mv_size > kMaxLeafNodeBytes ? 1 : 0;
   return LmdbStatus(mdb_put(impl_->txn, impl_->environment->table(table), &lmdb_key, &stored, 0),
                     "put");
@@ -281,6 +281,12 @@ absl::Status WriteTxn::Delete(Table table, std::string_view key) {
   }
   ++impl_->writes[static_cast<size_t>(table)].changes;
   return LmdbStatus(rc, "delete");
+}
+
+uint64_t WriteTxn::changes() const {
+  uint64_t changes = 0;
+  for (const Impl::Writes& writes : impl_->writes) changes += writes.changes;
+  return changes;
 }
 
 // LMDB does not tell how many pages are dirty. A change dirties the path to its leaf and at worst

@@ -109,6 +109,8 @@ class WriteTxn final : public MetaTxn {
   absl::Status Delete(Table table, std::string_view key);
   // Pages this transaction has dirtied so far, an upper bound used for admission.
   uint64_t dirty_pages() const;
+  // Changes so far, one that failed included: equal to before if and only if nothing was changed.
+  uint64_t changes() const;
   // Makes everything durable. After an error the store takes no further writes (I7).
   absl::Status Commit();
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The records of the metadata store that describe lifetimes: pool, names, datasets, snapshots,
-// holds, jobs, operations and request replies. Keys are in meta_store.h's Table; every record is
+// The records of the metadata store that describe lifetimes: pool, names, datasets, snapshots and
+// holds; jobs and operations are in job_records.h. Keys are in meta_store.h's Table; every record is
 // encoded field by field in the order of its declaration (docs/on-disk-format.md).
 //
 // Threads     Plain values.
@@ -18,6 +18,7 @@
 #include "engine/store/codec.h"
 #include "engine/store/format.h"
 #include "engine/store/id_source.h"
+#include "engine/store/job_records.h"
 #include "engine/store/meta_store.h"
 
 namespace cowshed::engine {
@@ -141,57 +142,6 @@ struct HoldRecord {
   int64_t expire_time_ms = 0;
   std::string Encode() const;
   static absl::StatusOr<HoldRecord> Decode(std::string_view bytes);
-};
-
-enum class JobKind : uint8_t {
-  kDataset = 1,   // frees what a livelist says: a destroyed dataset, or the part rolled back
-  kSnapshot = 2,  // takes a dying snapshot out of its lineage, then frees its buckets
-  kPrefix = 3,    // takes the datasets of a detached directory apart
-};
-enum class JobPhase : uint8_t { kVerify = 1, kFree = 2, kSnapshots = 3, kForget = 4 };
-
-struct JobRecord {
-  static constexpr Table kTable = Table::kJobs;
-  JobKind kind = JobKind::kDataset;
-  JobPhase phase = JobPhase::kVerify;
-  uint8_t destroy_kind = 0;       // DestroyKind of stats.h
-  uint8_t method = 0;             // DestroyMethod of stats.h
-  bool stalled = false;
-  OperationId operation{};
-  int64_t create_time_ms = 0;     // the acknowledgement: reclaim latency counts from here
-  DatasetId dataset{};            // whose snapshot records are to go (kDataset); 0: none
-  SnapshotId snapshot{};          // kSnapshot
-  DirectoryId directory{};        // kPrefix
-  LivelistId livelist{};
-  DeadlistId deadlist{};          // kDataset: to forget; kSnapshot: buckets to free
-  TreeState tree;                 // fallback walk: pointers with birth > min_birth
-  Txg min_birth = 0;
-  Txg origin_txg = 0;             // below the oldest snapshot of a fallback walk
-  Txg cursor_start = 0;           // kFree: sublist (kDataset) or bucket (kSnapshot) worked on
-  uint64_t cursor = 0;            // next address (livelist) or block (tree walk)
-  uint32_t cursor_chunk = 0;      // kSnapshot: position in the bucket's log
-  uint32_t cursor_entry = 0;
-  uint64_t left_sectors = 0;      // still to be freed: its part of PoolRecord::freeing_sectors
-  std::string error;              // of a stalled one
-  std::string Encode() const;
-  static absl::StatusOr<JobRecord> Decode(std::string_view bytes);
-};
-
-struct OperationRecord {
-  static constexpr Table kTable = Table::kOperations;
-  uint8_t kind = 0;   // OperationKind of types.h
-  uint8_t state = 0;  // OperationState of types.h
-  uint8_t destroy_kind = 0;  // DestroyKind of stats.h, for its latency
-  std::string target;
-  uint64_t target_count = 0;
-  uint64_t jobs_left = 0;  // jobs and doomed or deferred objects it waits for
-  uint64_t done_sectors = 0, total_sectors = 0;
-  uint64_t done_entries = 0, total_entries = 0;
-  std::string error;
-  int64_t create_time_ms = 0, start_time_ms = 0, update_time_ms = 0, finish_time_ms = 0;
-  Txg txg = 0;
-  std::string Encode() const;
-  static absl::StatusOr<OperationRecord> Decode(std::string_view bytes);
 };
 
 // Reads record R under `key`; nullopt if absent.

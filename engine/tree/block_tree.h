@@ -34,6 +34,8 @@ class BlockTree {
  public:
   BlockTree(const BlockStore& store, NodeCache& cache) : store_(store), cache_(cache) {}
 
+  const NodeCache& cache() const { return cache_; }
+
   // Smallest height (>= 1) whose tree spans `block_count` blocks.
   static uint8_t HeightFor(uint64_t block_count);
 

@@ -224,6 +224,7 @@ CONSTANT = {
     "Descriptors and threads": "the pools of threads and files are made at the start",
     "Objects waiting": "reclaim may be done within a second",
     "Oldest waiting": "reclaim may be done within a second",
+    "Node cache": "every node of this load is found",
     "Build": "always 1",
     "Certificate": "no TLS here: no value",
 }

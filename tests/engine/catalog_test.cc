@@ -17,14 +17,20 @@ using ::testing::ElementsAre;
 
 TEST(LabelsTest, Bounds) {
   EXPECT_OK(CheckLabels({}));
-  EXPECT_OK(CheckLabels({{"k", ""}, {std::string(128, 'k'), std::string(1024, 'v')}}));
-  EXPECT_CODE(CheckLabels({{"", "v"}}), kInvalidArgument);
-  EXPECT_CODE(CheckLabels({{std::string(129, 'k'), ""}}), kInvalidArgument);
-  EXPECT_CODE(CheckLabels({{"k", std::string(1025, 'v')}}), kInvalidArgument);
-  EXPECT_CODE(CheckLabels({{"a", std::string(1024, 'v')}, {"b", std::string(1024, 'v')}}),
-              kInvalidArgument);
+  EXPECT_OK(CheckLabels({{"k", ""}, {std::string(63, 'k'), std::string(255, 'v')}}));
+  EXPECT_OK(CheckLabels({{"0/a.b_c-d", "any \x01 bytes"}}));
+  for (const std::string& key : {std::string(), std::string(64, 'k'), std::string("Upper"),
+                                 std::string("-a"), std::string("a b")}) {
+    EXPECT_CODE(CheckLabels({{key, "v"}}), kInvalidArgument) << key;
+  }
+  EXPECT_CODE(CheckLabels({{"k", std::string(256, 'v')}}), kInvalidArgument);
+  Labels large;
+  for (char key = 'a'; key < 'i'; ++key) large[std::string(1, key)] = std::string(255, 'v');
+  EXPECT_OK(CheckLabels(large));  // 8 x 256 bytes
+  large["i"] = "";
+  EXPECT_CODE(CheckLabels(large), kInvalidArgument);
   Labels many;
-  for (int i = 0; i < 65; ++i) many[StrCat("k", i)] = "v";
+  for (int i = 0; i < 65; ++i) many[StrCat("k", i)] = "v";  // one too many
   EXPECT_CODE(CheckLabels(many), kInvalidArgument);
   EXPECT_TRUE(MatchesLabels({{"a", "1"}, {"b", "2"}}, {{"a", "1"}}));
   EXPECT_TRUE(MatchesLabels({}, {}));

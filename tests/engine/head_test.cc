@@ -138,6 +138,14 @@ TEST_F(HeadTest, DestructionLetsGoOfEverything) {
   EXPECT_NE(table_.Open(kId, "uid", RecordOf(4096), 101), head);
 }
 
+// Bug: publishing the end of a head that only the table had left its lock after it was gone (found
+// by ThreadSanitizer, seen by AddressSanitizer).
+TEST_F(HeadTest, DestructionOfAHeadThatNobodyElseHas) {
+  const std::weak_ptr<Head> head = Open();
+  Publish(101, LayerCut::kAll, 10 * kBlockBytes, /*destroyed=*/true);
+  EXPECT_TRUE(head.expired());
+}
+
 TEST_F(HeadTest, SnapshotsAreToldOfTheirEnd) {
   SnapshotRecord record;
   const auto view = table_.OpenSnapshot(SnapshotId{30}, "uid", record, 100);

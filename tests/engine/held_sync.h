@@ -30,7 +30,10 @@ class HeldSync {
     args.name = pilot;
     args.size_bytes = 4096;
     pool->CreateDataset(std::move(args), std::nullopt, pilot_.Callback());
-    while (Failpoints::Hits("sync.before_fsync") == 0) std::this_thread::yield();
+    while (Failpoints::Hits("sync.before_fsync") == 0 && !pilot_.Ready()) {
+      std::this_thread::yield();
+    }
+    EXPECT_FALSE(pilot_.Ready()) << "the pool takes no changes";
   }
   ~HeldSync() { Release(); }
   HeldSync(const HeldSync&) = delete;

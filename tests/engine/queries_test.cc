@@ -144,9 +144,9 @@ TEST_F(QueriesTest, OperationsByKindAndState) {
     }
     return found;
   };
-  EXPECT_THAT(targets({}), ElementsAre("a", "c@1", "b"));
+  EXPECT_THAT(targets({}), ElementsAre("b", "c@1", "a"));  // newest first
   EXPECT_THAT(targets({.kind = static_cast<uint8_t>(OperationKind::kDestroyDatasets)}),
-              ElementsAre("a", "b"));
+              ElementsAre("b", "a"));
   EXPECT_THAT(targets({.unfinished = true}), IsEmpty());
 }
 

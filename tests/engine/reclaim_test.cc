@@ -259,17 +259,18 @@ TEST_F(ReclaimTest, DoubleFreeStallsItsJobAndNoOther) {
     // d's root becomes free in the bitmap, as if it had been freed before.
     const auto id = *ValueOf(Names::Find(txn, "d"));
     const auto record = ValueOf(LoadRecord<DatasetRecord>(txn, Key(id)));
-    const auto root = static_cast<uint32_t>(record.tree.root.address);
-    ASSERT_LT(root, kRegionSectors);
-    RegionBitmap bitmap =
-        ValueOf(RegionBitmap::Decode(*ValueOf(txn.Get(Table::kRegions, RegionKey(0)))));
-    bitmap.Clear(root, root + 1);
-    ASSERT_OK(txn.Put(Table::kRegions, RegionKey(0), bitmap.bytes()));
+    const uint64_t root = record.tree.root.address;
+    const std::string key(RegionKey(RegionOf(root)));
+    RegionBitmap bitmap = ValueOf(RegionBitmap::Decode(*ValueOf(txn.Get(Table::kRegions, key))));
+    const auto bit = static_cast<uint32_t>(root % kRegionSectors);
+    bitmap.Clear(bit, bit + 1);
+    ASSERT_OK(txn.Put(Table::kRegions, key, bitmap.bytes()));
     std::string sums(*ValueOf(txn.Get(Table::kRegionSums, RegionSumKey(0))));
     RegionSumRecord sum;
-    std::memcpy(&sum, sums.data(), sizeof(sum));
+    char* const place = sums.data() + RegionOf(root) * sizeof(sum);
+    std::memcpy(&sum, place, sizeof(sum));
     ++sum.free_sectors;
-    std::memcpy(sums.data(), &sum, sizeof(sum));
+    std::memcpy(place, &sum, sizeof(sum));
     ASSERT_OK(txn.Put(Table::kRegionSums, RegionSumKey(0), sums));
   });
   const uint64_t before = pool_->space().allocated_bytes;

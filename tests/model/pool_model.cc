@@ -49,12 +49,16 @@ void Configure(std::mt19937_64& random, bool crowded, PoolOptions* options) {
 PoolModel::PoolModel(uint64_t seed) : random_(seed) {
   crowded_ = Chance(35);
   max_cells_ = crowded_ ? 400 : 1500;
-  pool_ = std::make_unique<TempPool>(
+  own_pool_ = std::make_unique<TempPool>(
       [this](PoolOptions* options) { Configure(random_, crowded_, options); });
+  pool_ = own_pool_.get();
   Check();
   empty_allocated_bytes_ = (*pool_)->space().allocated_bytes;
   if (crowded_) Fill((2 + Below(4)) << 20);
 }
+
+PoolModel::PoolModel(uint64_t seed, TempPool& pool, const std::string& prefix)
+    : random_(seed), pool_(&pool), prefix_(prefix + "/"), max_cells_(400) {}
 
 // Leaves only so much of the pool free.
 void PoolModel::Fill(uint64_t free_bytes) {
@@ -76,12 +80,12 @@ std::string PoolModel::Run(uint64_t steps) {
   for (uint64_t i = 0; i < steps && !failed(); ++i) Step();
   if (!failed()) VerifyAll();
   if (!failed()) DestroyEverything();
-  if (failed()) pool_->Abandon();
+  if (failed() && !shared()) pool_->Abandon();
   return failure_;
 }
 
 void PoolModel::Step() {
-  const uint64_t dice = Below(1000);
+  const uint64_t dice = Below(shared() ? 960 : 1000);
   if (datasets_.empty()) {
     DoAlone(Create());
   } else if (dice < 450) {
@@ -124,7 +128,7 @@ void PoolModel::DoAlone(const Call& call) {
   if (!outcome.ok()) return;
   call.apply(*outcome);
   if (outcome->txg != 0) Durable();
-  if (call.reorders) {
+  if (call.drains) {
     const absl::Status drained = (*pool_)->DrainBackground();
     if (!drained.ok()) Fail(drained.ToString());
   }
@@ -140,7 +144,7 @@ void PoolModel::DoBurst() {
   for (Submitted& submitted : burst) {
     do {
       submitted.call = RandomCall();
-    } while (submitted.call.reorders);
+    } while (submitted.call.alone);
   }
   for (Submitted& submitted : burst) submitted.call.submit(submitted.done.Callback());
   for (Submitted& submitted : burst) submitted.outcome = submitted.done.Wait();
@@ -329,6 +333,7 @@ void PoolModel::DestroyEverything() {
   crowded_ = false;
   Check();
   VerifyLists();
+  if (shared()) return;
   const SpaceInfo space = (*pool_)->space();
   if (space.allocated_bytes != empty_allocated_bytes_ || space.freeing_bytes != 0) {
     Fail(StrCat("the empty pool has ", space.allocated_bytes, " bytes allocated instead of ",

@@ -10,7 +10,7 @@
 //   a crash    what was flushed must be there; of what was not, any state in between
 //
 // Threads     Externally synchronised.
-// Ownership   Owns its TempPool.
+// Ownership   Owns its TempPool, unless it shares one.
 #pragma once
 
 #include <deque>
@@ -59,6 +59,9 @@ struct ModelDataset {
 class PoolModel {
  public:
   explicit PoolModel(uint64_t seed);
+  // One of several models that share a pool, each below a prefix of its own: no reopening, no
+  // crash, no time, and the background is never waited for. `pool` outlives the model.
+  PoolModel(uint64_t seed, TempPool& pool, const std::string& prefix);
 
   // Runs `steps` random steps, destroys everything and checks that nothing is left. Empty, or what
   // went wrong and the steps before it.
@@ -75,7 +78,8 @@ class PoolModel {
     std::function<absl::StatusCode()> expect;
     std::function<void(OutcomeCallback)> submit;
     std::function<void(const Outcome&)> apply;
-    bool reorders = false;  // not for bursts: what it does comes about later, in the background
+    bool alone = false;   // not for bursts
+    bool drains = false;  // what it does comes about later, in the background
   };
 
   // --- steps (pool_model.cc) ---
@@ -145,9 +149,12 @@ class PoolModel {
   void Fail(const std::string& what);
   void Log(const std::string& what);
   bool failed() const { return !failure_.empty(); }
+  bool shared() const { return own_pool_ == nullptr; }
 
   std::mt19937_64 random_;
-  std::unique_ptr<TempPool> pool_;
+  std::unique_ptr<TempPool> own_pool_;
+  TempPool* pool_ = nullptr;
+  std::string prefix_;  // of all names: empty, or the part of a shared pool, ending in '/'
   std::vector<Dataset> datasets_;
   uint64_t empty_allocated_bytes_ = 0;
   uint32_t max_cells_ = 0;

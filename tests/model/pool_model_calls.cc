@@ -19,7 +19,7 @@ constexpr size_t kMaxSnapshots = 8;
 
 }  // namespace
 
-std::string PoolModel::AnyName() { return kNames[Below(kNames.size())]; }
+std::string PoolModel::AnyName() { return prefix_ + kNames[Below(kNames.size())]; }
 
 std::string PoolModel::KnownName() {
   return datasets_.empty() || Chance(3) ? AnyName() : AnyDataset()->name;
@@ -44,7 +44,8 @@ PoolModel::Call PoolModel::Create() {
   const uint64_t cells = 1 + Below(Chance(10) ? max_cells_ : std::min(max_cells_, 160u));
   args.size_bytes = base_bytes + cells * kCellBytes;
   if (Chance(8)) args.quota_bytes = (16 + Below(64)) * 4096;
-  if (Chance(5)) args.expire_time_ms = pool_->now_ms() + static_cast<int64_t>(1 + Below(10));
+  if (!shared() && Chance(5))
+    args.expire_time_ms = pool_->now_ms() + static_cast<int64_t>(1 + Below(10));
   Call call;
   call.text = StrCat("create ", args.name, " of ", args.size_bytes);
   call.expect = [this, args] {
@@ -89,7 +90,7 @@ PoolModel::Call PoolModel::TakeSnapshot() {
 // A whole subtree at one point in time.
 PoolModel::Call PoolModel::TakeSnapshots() {
   CreateSnapshotsArgs args;
-  args.prefix = Chance(50) ? "a" : KnownName();
+  args.prefix = Chance(50) ? prefix_ + "a" : KnownName();
   args.snapshot = AnySnapshotName();
   Call call;
   call.text = StrCat("snapshot all of ", args.prefix, " as ", args.snapshot);
@@ -119,7 +120,8 @@ PoolModel::Call PoolModel::Clone() {
   args.source = of_head ? KnownName() : KnownSnapshot();
   args.name = AnyName();
   args.replace = Chance(30);
-  if (Chance(5)) args.expire_time_ms = pool_->now_ms() + static_cast<int64_t>(1 + Below(10));
+  if (!shared() && Chance(5))
+    args.expire_time_ms = pool_->now_ms() + static_cast<int64_t>(1 + Below(10));
   const std::string source = args.source.substr(0, args.source.find('@'));
   Call call;
   call.text = StrCat("clone ", args.source, " as ", args.name, args.replace ? ", replacing" : "");
@@ -307,7 +309,7 @@ PoolModel::Call PoolModel::Update() {
     if (args.expire_time_ms.has_value()) dataset->expire_ms = *args.expire_time_ms;
   };
   // In a burst a rename can come between: the base of another dataset would be a wrong size.
-  call.reorders = true;
+  call.alone = true;
   return call;
 }
 
@@ -396,7 +398,7 @@ PoolModel::Call PoolModel::Destroy() {
 
 PoolModel::Call PoolModel::DestroyPrefix() {
   DestroyDatasetsArgs args;
-  args.prefix = Chance(50) ? "a" : KnownName();
+  args.prefix = Chance(50) ? prefix_ + "a" : KnownName();
   args.recursive = Chance(70);
   Call call;
   call.text = StrCat("destroy all of ", args.prefix, args.recursive ? ", recursive" : "");
@@ -409,7 +411,7 @@ PoolModel::Call PoolModel::DestroyPrefix() {
     (*pool_)->DestroyDatasets(args, std::nullopt, std::move(done));
   };
   call.apply = [this, args](const Outcome&) { RemoveDatasets(Subtree(args.prefix)); };
-  call.reorders = true;
+  call.alone = call.drains = true;
   return call;
 }
 
@@ -525,7 +527,7 @@ PoolModel::Call PoolModel::RandomCall() {
   if (dice < 75) return Hold();
   if (dice < 80) return Release();
   if (dice < 88) return Destroy();
-  if (dice < 89) return DestroyPrefix();
+  if (dice < 89 && !shared()) return DestroyPrefix();
   return dice < 98 ? DestroySnapshots() : DestroyRange();
 }
 

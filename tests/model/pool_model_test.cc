@@ -19,6 +19,7 @@
 
 #include "engine/base/failpoints.h"
 #include "tests/model/pool_model.h"
+#include "tests/support/testing.h"
 
 namespace cowshed::engine {
 namespace {
@@ -63,9 +64,11 @@ TEST(PoolModelTest, PoolAndModelAgree) {
 
 // Runs this program with a broken rule in a child: it may fail in words or by an assertion.
 bool MutationIsFound(const std::string& mutation) {
+  const TempDir root;  // a child that aborts leaves its pool behind
   for (int seed = 1; seed <= 5; ++seed) {
     const pid_t child = fork();
     if (child == 0) {
+      setenv("COWSHED_TEST_ROOT", root.Path("").c_str(), /*overwrite=*/1);
       const std::string seed_text = std::to_string(seed);
       if (freopen("/dev/null", "w", stdout) == nullptr) _exit(0);
       if (freopen("/dev/null", "w", stderr) == nullptr) _exit(0);

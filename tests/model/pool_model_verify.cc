@@ -12,9 +12,11 @@ namespace {
 // All pages of a list, three items at a time; empty names on an error.
 template <typename Info>
 std::vector<std::string> NamesOf(
-    const std::function<absl::StatusOr<Page<Info>>(const ListArgs&)>& list, std::string* error) {
+    const std::function<absl::StatusOr<Page<Info>>(const ListArgs&)>& list,
+    const std::string& prefix, std::string* error) {
   std::vector<std::string> names;
   ListArgs args;
+  args.prefix = prefix;
   args.page_size = 3;
   do {
     const absl::StatusOr<Page<Info>> page = list(args);
@@ -125,10 +127,11 @@ void PoolModel::VerifyLists() {
     }
   }
   std::string error;
+  const std::string prefix = prefix_.substr(0, prefix_.find('/'));
   std::vector<std::string> listed = NamesOf<DatasetInfo>(
-      [&](const ListArgs& args) { return (*pool_)->ListDatasets(args); }, &error);
+      [&](const ListArgs& args) { return (*pool_)->ListDatasets(args); }, prefix, &error);
   std::vector<std::string> listed_snapshots = NamesOf<SnapshotInfo>(
-      [&](const ListArgs& args) { return (*pool_)->ListSnapshots(args); }, &error);
+      [&](const ListArgs& args) { return (*pool_)->ListSnapshots(args); }, prefix, &error);
   if (!error.empty()) return Fail("list: " + error);
   if (crowded_) datasets.push_back("filler");
   for (auto* names : {&datasets, &snapshots, &listed, &listed_snapshots}) {
@@ -174,8 +177,9 @@ void PoolModel::Durable() {
 
 void PoolModel::Check() {
   if (failed()) return;
-  if (const absl::Status drained = (*pool_)->DrainBackground(); !drained.ok()) {
-    return Fail("drain: " + drained.ToString());
+  if (!shared()) {
+    const absl::Status drained = (*pool_)->DrainBackground();
+    if (!drained.ok()) return Fail("drain: " + drained.ToString());
   }
   const absl::StatusOr<CheckReport> report = (*pool_)->Check();
   if (!report.ok()) return Fail("check: " + report.status().ToString());

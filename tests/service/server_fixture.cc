@@ -16,7 +16,9 @@ Failure FailureOf(const grpc::Status& status) {
   failure.details_bytes = status.error_details().size();
   google::rpc::Status details;
   // The library's own answers have no details.
-  if (status.ok() || status.error_details().empty() || !details.ParseFromString(status.error_details())) return failure;
+  if (status.ok() || status.error_details().empty() ||
+      !details.ParseFromString(status.error_details()))
+    return failure;
   EXPECT_EQ(details.code(), static_cast<int>(status.error_code()));
   int infos = 0;
   for (const auto& detail : details.details()) {

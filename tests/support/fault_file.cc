@@ -32,14 +32,14 @@ void FaultPlan::ClearCalls() {
   calls_.clear();
 }
 
-absl::Status FaultPlan::Next(FileOp op, uint64_t* torn_bytes) {
+absl::Status FaultPlan::Next(FileOp op, uint64_t offset, uint64_t* torn_bytes) {
   const MutexLock lock(mutex_);
-  if (!count_all_ && op != counted_op_) {
+  if ((!count_all_ && op != counted_op_) || offset < failure_.from_byte) {
     return absl::OkStatus();
   }
   ++counted_;
-  const bool fails = failure_.at != 0 && (counted_ == failure_.at ||
-                                          (failure_.for_ever && counted_ > failure_.at));
+  const bool fails = failure_.at != 0 &&
+                     (counted_ == failure_.at || (failure_.for_ever && counted_ > failure_.at));
   *torn_bytes = fails ? failure_.torn_bytes : 0;
   return fails ? failure_.status : absl::OkStatus();
 }
@@ -51,7 +51,7 @@ void FaultPlan::Record(const FileCall& call) {
 
 absl::Status FaultFile::Read(uint64_t offset, std::span<std::byte> out) const {
   uint64_t torn_bytes = 0;
-  absl::Status status = plan_->Next(FileOp::kRead, &torn_bytes);
+  absl::Status status = plan_->Next(FileOp::kRead, offset, &torn_bytes);
   if (status.ok()) {
     status = file_->Read(offset, out);
   }
@@ -66,7 +66,7 @@ absl::Status FaultFile::Write(uint64_t offset, std::span<const std::byte> data) 
 
 absl::Status FaultFile::WriteV(uint64_t offset, std::span<const iovec> pieces) {
   uint64_t torn_bytes = 0;
-  absl::Status status = plan_->Next(FileOp::kWrite, &torn_bytes);
+  absl::Status status = plan_->Next(FileOp::kWrite, offset, &torn_bytes);
   uint64_t bytes = 0;
   std::vector<iovec> torn;
   for (const iovec& piece : pieces) {
@@ -85,7 +85,7 @@ absl::Status FaultFile::WriteV(uint64_t offset, std::span<const iovec> pieces) {
 
 absl::Status FaultFile::Sync() {
   uint64_t torn_bytes = 0;
-  absl::Status status = plan_->Next(FileOp::kSync, &torn_bytes);
+  absl::Status status = plan_->Next(FileOp::kSync, 0, &torn_bytes);
   if (status.ok()) {
     status = file_->Sync();
   }
@@ -95,7 +95,7 @@ absl::Status FaultFile::Sync() {
 
 absl::Status FaultFile::Punch(uint64_t offset, uint64_t bytes) {
   uint64_t torn_bytes = 0;
-  absl::Status status = plan_->Next(FileOp::kPunch, &torn_bytes);
+  absl::Status status = plan_->Next(FileOp::kPunch, offset, &torn_bytes);
   if (status.ok()) {
     status = file_->Punch(offset, bytes);
   }
@@ -105,7 +105,7 @@ absl::Status FaultFile::Punch(uint64_t offset, uint64_t bytes) {
 
 absl::Status FaultFile::Truncate(uint64_t bytes) {
   uint64_t torn_bytes = 0;
-  absl::Status status = plan_->Next(FileOp::kTruncate, &torn_bytes);
+  absl::Status status = plan_->Next(FileOp::kTruncate, 0, &torn_bytes);
   if (status.ok()) {
     status = file_->Truncate(bytes);
   }

@@ -32,10 +32,11 @@ struct FileCall {
 class FaultPlan {
  public:
   struct Failure {
-    uint64_t at = 0;       // number of the operation, from 1; 0 = none
+    uint64_t at = 0;        // number of the operation, from 1; 0 = none
     bool for_ever = false;  // and all after it
     absl::Status status = absl::UnavailableError("injected: input/output error");
     uint64_t torn_bytes = 0;  // of a failing write, this many are written
+    uint64_t from_byte = 0;   // operations before this place neither count nor fail
   };
   // Counts anew from the next operation on.
   void Fail(const Failure& failure);
@@ -52,7 +53,7 @@ class FaultPlan {
  private:
   friend class FaultFile;
   // The failure that this operation meets, if any.
-  absl::Status Next(FileOp op, uint64_t* torn_bytes);
+  absl::Status Next(FileOp op, uint64_t offset, uint64_t* torn_bytes);
   void Record(const FileCall& call);
 
   mutable Mutex mutex_;

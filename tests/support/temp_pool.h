@@ -96,6 +96,7 @@ class TempPool {
 };
 
 // Files of a test go to memory where there is enough of it: random tests sync thousands of times.
+// COWSHED_TEST_ROOT names another place.
 std::string FastTempRoot();
 
 }  // namespace cowshed::engine

@@ -42,8 +42,8 @@ class Server:
         self.log: list[str] = []
         self._process: subprocess.Popen[str] | None = None
 
-    def start(self) -> None:
-        """Starts it and waits until it listens."""
+    def start(self, *arguments: object, failpoints: str = "") -> None:
+        """Starts it, with further arguments and armed failpoints, and waits until it listens."""
         listening: queue.Queue[str | None] = queue.Queue()
         self._process = subprocess.Popen(
             [
@@ -53,7 +53,9 @@ class Server:
                 "--listen", self.unix,
                 "--listen", self.tcp,
                 "--metrics-listen", "127.0.0.1:0",
+                *map(str, arguments),
             ],
+            env={**os.environ, "COWSHED_FAILPOINTS": failpoints},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -87,6 +89,21 @@ class Server:
     def kill(self) -> None:
         """Kills it, as a crash would."""
         self._signal(signal.SIGKILL)
+
+    def alive(self) -> bool:
+        """Whether it runs: it may have died of a failpoint."""
+        process = self._process
+        return process is not None and process.poll() is None
+
+    def wait(self, seconds: float) -> int | None:
+        """Waits for its end. Returns its exit status, None if it did not end."""
+        assert self._process is not None
+        try:
+            status = self._process.wait(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            return None
+        self._process = None
+        return status
 
     def _signal(self, number: int) -> int:
         if self._process is None:

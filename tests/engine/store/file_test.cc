@@ -61,6 +61,7 @@ TEST_F(FileTest, WritesMorePiecesThanOneCallTakes) {
     texts.emplace_back(i % 5, static_cast<char>('a' + i % 26));  // some of them empty
     expected += texts.back();
   }
+  pieces.reserve(texts.size());
   for (std::string& text : texts) {
     pieces.push_back({text.data(), text.size()});
   }

@@ -367,6 +367,7 @@ TEST_F(MetaStoreTest, ReadersOfAllThreadsSeeWholeCommits) {
   std::atomic<bool> stop{false};
   std::atomic<uint64_t> reads{0};
   std::vector<std::thread> readers;
+  readers.reserve(3);
   for (int i = 0; i < 3; ++i) {
     readers.emplace_back([&] {
       while (!stop.load()) {

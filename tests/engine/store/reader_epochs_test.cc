@@ -48,6 +48,7 @@ TEST(ReaderEpochsTest, ThreadsNeverSeeAnEpochReusedUnderThem) {
   std::atomic<bool> stop{false};
   std::atomic<uint64_t> reads{0};
   std::vector<std::thread> readers;
+  readers.reserve(4);
   for (int i = 0; i < 4; ++i) {
     readers.emplace_back([&] {
       while (!stop.load()) {

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The program `cowshed` as a user runs it: what it prints, how it exits, how it stops.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+
+#include "tests/service/server_fixture.h"
+
+namespace cowshed::service {
+namespace {
+
+using testing::HasSubstr;
+using testing::StartsWith;
+
+// A child process. Its output goes to a file.
+class Program {
+ public:
+  Program(const std::vector<std::string>& arguments, const std::string& output,
+          const std::vector<std::string>& environment = {})
+      : output_(output) {
+    const char* const build = std::getenv("COWSHED_BUILD_DIR");
+    std::vector<std::string> words = {std::string(build != nullptr ? build : "build/release") +
+                                      "/bin/cowshed"};
+    words.insert(words.end(), arguments.begin(), arguments.end());
+    std::vector<char*> argv, envp;
+    for (auto& word : words) argv.push_back(word.data());
+    std::vector<std::string> variables = environment;
+    for (char** variable = environ; *variable != nullptr; ++variable) {
+      variables.emplace_back(*variable);
+    }
+    for (auto& variable : variables) envp.push_back(variable.data());
+    argv.push_back(nullptr);
+    envp.push_back(nullptr);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_addopen(&actions, 1, output.c_str(), O_WRONLY | O_CREAT | O_TRUNC,
+                                     0600);
+    posix_spawn_file_actions_adddup2(&actions, 1, 2);
+    EXPECT_EQ(posix_spawn(&pid_, argv[0], &actions, nullptr, argv.data(), envp.data()), 0);
+    posix_spawn_file_actions_destroy(&actions);
+  }
+  ~Program() {
+    if (pid_ > 0) {
+      kill(pid_, SIGKILL);
+      Wait();
+    }
+  }
+  int Wait() {
+    int status = 0;
+    waitpid(std::exchange(pid_, -1), &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  }
+  int Stop() {
+    kill(pid_, SIGTERM);
+    return Wait();
+  }
+  std::string Output() const {
+    std::ifstream file(output_);
+    std::ostringstream text;
+    text << file.rdbuf();
+    return text.str();
+  }
+  // What follows `prefix` on its line of the output, once it is there.
+  std::string LineAfter(const std::string& prefix) const {
+    while (waitpid(pid_, nullptr, WNOHANG) == 0) {
+      std::istringstream lines(Output());
+      for (std::string line; std::getline(lines, line);) {
+        if (line.rfind(prefix, 0) == 0 && !lines.eof()) return line.substr(prefix.size());
+      }
+      usleep(10000);
+    }
+    ADD_FAILURE() << Output();
+    return "";
+  }
+
+ private:
+  const std::string output_;
+  pid_t pid_ = -1;
+};
+
+class ProgramTest : public testing::Test {
+ protected:
+  std::vector<std::string> ServeArguments() const {
+    return {"serve",
+            "--pool",
+            dir_.Path("pool"),
+            "--capacity",
+            "1GiB",
+            "--listen",
+            "127.0.0.1:0",
+            "--listen",
+            "unix:" + dir_.Path("socket"),
+            "--metrics-listen",
+            "127.0.0.1:0"};
+  }
+  // Runs to the end; the exit code.
+  int Run(const std::vector<std::string>& arguments, std::string* output,
+          const std::vector<std::string>& environment = {}) {
+    Program program(arguments, dir_.Path("output"), environment);
+    const int code = program.Wait();
+    *output = program.Output();
+    return code;
+  }
+
+  engine::TempDir dir_;
+};
+
+TEST_F(ProgramTest, ServesUntilItIsToldToStop) {
+  const sockaddr_un notify = [&] {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    dir_.Path("notify").copy(address.sun_path, sizeof(address.sun_path) - 1);
+    return address;
+  }();
+  const FileDescriptor manager(socket(AF_UNIX, SOCK_DGRAM, 0));
+  ASSERT_EQ(bind(manager.get(), reinterpret_cast<const sockaddr*>(&notify), sizeof(notify)), 0);
+  Program server(ServeArguments(), dir_.Path("server"), {"NOTIFY_SOCKET=" + dir_.Path("notify")});
+  const std::string address = server.LineAfter("listening on 127.0.0.1:");
+  EXPECT_EQ(server.LineAfter("listening on unix:"), dir_.Path("socket"));
+  EXPECT_THAT(server.LineAfter("metrics on "), StartsWith("127.0.0.1:"));
+  EXPECT_THAT(server.LineAfter("pool "), StartsWith(dir_.Path("pool") + " (uid "));
+  EXPECT_EQ(server.LineAfter("try: "), "cow list");
+  char state[64] = {};
+  EXPECT_GT(recv(manager.get(), state, sizeof(state) - 1, 0), 0);
+  EXPECT_STREQ(state, "READY=1");
+  std::string output;
+  EXPECT_EQ(Run({"health", "--address", "127.0.0.1:" + address}, &output), 0);
+  EXPECT_EQ(output, "SERVING\n");
+  EXPECT_EQ(Run({"health", "--address", "unix:" + dir_.Path("socket")}, &output), 0);
+  EXPECT_EQ(Run(ServeArguments(), &output), 1);
+  EXPECT_THAT(output, HasSubstr("locked"));
+  EXPECT_EQ(Run({"check", "--pool", dir_.Path("pool")}, &output), 1);
+  EXPECT_EQ(server.Stop(), 0) << server.Output();
+  EXPECT_EQ(Run({"health", "--address", "127.0.0.1:" + address, "--timeout-seconds", "1"}, &output),
+            1);
+}
+
+TEST_F(ProgramTest, ChecksAndCountsAPoolThatIsNotServed) {
+  std::string output;
+  {
+    Program server(ServeArguments(), dir_.Path("server"));
+    server.LineAfter("try: ");
+    Program client({"health", "--address", "unix:" + dir_.Path("socket")}, dir_.Path("client"));
+    EXPECT_EQ(client.Wait(), 0);
+    EXPECT_EQ(server.Stop(), 0);
+  }
+  EXPECT_EQ(Run({"check", "--pool", dir_.Path("pool")}, &output), 0);
+  EXPECT_THAT(output, StartsWith("ok: "));
+  EXPECT_EQ(Run({"inspect", "--pool", dir_.Path("pool")}, &output), 0);
+  EXPECT_THAT(output, HasSubstr("pool.datasets\t0\n"));
+  EXPECT_EQ(Run({"inspect", "--json", "--pool", dir_.Path("pool")}, &output), 0);
+  EXPECT_THAT(output, HasSubstr("\"datasets\": 0"));
+}
+
+TEST_F(ProgramTest, FlagsComeFromEnvironmentAndFileToo) {
+  const std::string pool = dir_.Path("other");
+  Program server({"serve", "--metrics-listen", "off"}, dir_.Path("server"),
+                 {"COWSHED_POOL=" + pool, "COWSHED_CAPACITY=1GiB", "COWSHED_LISTEN=127.0.0.1:0"});
+  EXPECT_THAT(server.LineAfter("pool "), StartsWith(pool));
+  EXPECT_EQ(server.Stop(), 0);
+  std::ofstream(dir_.Path("config"))
+      << "[serve]\npool=\"" << pool << "\"\nlisten=\"127.0.0.1:0\"\nmetrics-listen=\"off\"\n";
+  Program again({"--config", dir_.Path("config"), "serve"}, dir_.Path("server"));
+  EXPECT_THAT(again.LineAfter("pool "), StartsWith(pool));
+  EXPECT_EQ(again.Stop(), 0);
+}
+
+TEST_F(ProgramTest, SecondSignalIsNotNeeded) {
+  Program server(ServeArguments(), dir_.Path("server"), {"COWSHED_LOG_FORMAT=json"});
+  server.LineAfter("try: ");
+  EXPECT_EQ(server.Stop(), 0);
+  EXPECT_THAT(server.Output(),
+              HasSubstr("\"level\":\"info\",\"message\":\"Terminated: stopping\""));
+}
+
+TEST_F(ProgramTest, UsageErrorsExitWith2) {
+  std::string output;
+  EXPECT_EQ(Run({}, &output), 2);
+  EXPECT_EQ(Run({"serve", "--no-such-flag"}, &output), 2);
+  EXPECT_EQ(Run({"serve", "--workers", "0"}, &output), 2);
+  EXPECT_EQ(Run({"version"}, &output, {"COWSHED_FAILPOINTS=nonsense"}), 2);
+  EXPECT_EQ(Run({"--help"}, &output), 0);
+  EXPECT_EQ(Run({"version"}, &output), 0);
+  EXPECT_EQ(output, std::string("cowshed ") + COWSHED_VERSION + "\n");
+  EXPECT_EQ(Run({"check", "--pool", dir_.Path("none")}, &output), 1);
+}
+
+}  // namespace
+}  // namespace cowshed::service
