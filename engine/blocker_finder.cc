@@ -29,8 +29,7 @@ absl::Status BlockerFinder::ExamineDataset(DatasetId id, const DatasetRecord& re
   return absl::OkStatus();
 }
 
-void BlockerFinder::ExamineSnapshot(SnapshotId id, const SnapshotRecord& snapshot,
-                                    uint64_t going) {
+void BlockerFinder::ExamineSnapshot(SnapshotId id, const SnapshotRecord& snapshot, uint64_t going) {
   if (snapshot.clones > going) {
     Add("SNAPSHOT_HAS_CLONES", {BlockerKind::kClone, static_cast<uint64_t>(id), 0},
         snapshot.clones);

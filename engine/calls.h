@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The arguments of the lifecycle calls, one struct a verb. Defaults are the cautious choice: refuse,
-// and say what blocks.
+// The arguments of the lifecycle calls, one struct a verb. Defaults are the cautious choice:
+// refuse, and say what blocks.
 #pragma once
 
 #include <cstdint>
@@ -26,19 +26,19 @@ inline constexpr uint64_t kMaxDatasetBytes = uint64_t{1} << 50;
 
 struct CreateDatasetArgs {
   std::string name;
-  uint64_t size_bytes = 0;         // 1 .. kMaxDatasetBytes; the last block may be short
-  uint32_t block_bytes = 16384;    // 4 KiB .. 128 KiB, a power of two
+  uint64_t size_bytes = 0;       // 1 .. kMaxDatasetBytes; the last block may be short
+  uint32_t block_bytes = 16384;  // 4 KiB .. 128 KiB, a power of two
   Labels labels;
   std::optional<uint64_t> quota_bytes;  // of what the head references
-  int64_t expire_time_ms = 0;      // 0 = never
+  int64_t expire_time_ms = 0;           // 0 = never
 };
 
 struct UpdateDatasetArgs {
   std::string name;
-  std::string etag;                               // empty: unconditional
+  std::string etag;  // empty: unconditional
   std::optional<uint64_t> size_bytes;
   std::optional<std::optional<uint64_t>> quota_bytes;  // inner nullopt removes it
-  std::optional<int64_t> expire_time_ms;          // 0 removes it
+  std::optional<int64_t> expire_time_ms;               // 0 removes it
   Labels set_labels;
   std::vector<std::string> remove_labels;
 };
@@ -53,8 +53,8 @@ struct CreateSnapshotsArgs {
 struct CloneDatasetArgs {
   std::string source;  // "dataset@snap", "dataset@latest" or "dataset" (its head)
   std::string name;
-  bool replace = false;        // destroy the dataset of that name in the same txg
-  std::string replace_etag;    // what it must be; empty: any
+  bool replace = false;      // destroy the dataset of that name in the same txg
+  std::string replace_etag;  // what it must be; empty: any
   Labels labels;
   std::optional<uint64_t> quota_bytes;
   int64_t expire_time_ms = 0;
@@ -67,16 +67,16 @@ struct DestroyDatasetsArgs {
   bool cascade = false;            // and the clones of these; implies recursive
   bool allow_missing = false;
   bool validate_only = false;
-  std::string plan_etag;           // of an earlier validate_only; empty: unconditional
+  std::string plan_etag;                     // of an earlier validate_only; empty: unconditional
   std::map<std::string, std::string> etags;  // name -> etag
 };
 
 struct DestroySnapshotsArgs {
   std::vector<std::string> names;  // or the range:
   std::string range_dataset;
-  std::string range_first;         // oldest, empty: from the first
-  std::string range_last;          // newest, empty: to the last
-  bool defer = false;              // where clones or holds block: hide, go with the last of them
+  std::string range_first;  // oldest, empty: from the first
+  std::string range_last;   // newest, empty: to the last
+  bool defer = false;       // where clones or holds block: hide, go with the last of them
   bool allow_missing = false;
   bool validate_only = false;
   std::string plan_etag;

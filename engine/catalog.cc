@@ -69,8 +69,7 @@ absl::StatusOr<FoundDataset> ResolveDataset(const MetaTxn& txn, std::string_view
   if (!etag.empty() && etag != EtagOf(found.id, found.record)) {
     return MakeError(absl::StatusCode::kAborted, "ETAG_MISMATCH",
                      StrCat("dataset ", name, " has changed or is another one by now"),
-                     {{"name", std::string(name)},
-                      {"etag", EtagOf(found.id, found.record)}});
+                     {{"name", std::string(name)}, {"etag", EtagOf(found.id, found.record)}});
   }
   return found;
 }
@@ -129,8 +128,7 @@ absl::StatusOr<std::vector<Txg>> LineageBounds(const MetaTxn& txn, const Dataset
   RETURN_IF_ERROR(LiveList::AppendStarts(txn, record.livelist, &bounds));
   SnapshotId origin = record.origin;
   while (origin != SnapshotId{}) {
-    ASSIGN_OR_RETURN(const SnapshotRecord snapshot,
-                     LoadRecord<SnapshotRecord>(txn, Key(origin)));
+    ASSIGN_OR_RETURN(const SnapshotRecord snapshot, LoadRecord<SnapshotRecord>(txn, Key(origin)));
     ASSIGN_OR_RETURN(const DatasetRecord owner,
                      LoadRecord<DatasetRecord>(txn, Key(snapshot.dataset)));
     std::vector<Txg> starts;
@@ -217,12 +215,9 @@ absl::StatusOr<SnapshotInfo> Describe(const MetaTxn& txn, const PoolUid& pool,
 
 HoldInfo Describe(const PoolUid& pool, const FoundSnapshot& snapshot, std::string_view tag,
                   const HoldRecord& hold) {
-  return {snapshot.name,
-          FormatUid(pool, static_cast<uint64_t>(snapshot.id)),
-          std::string(tag),
-          hold.owner,
-          hold.create_time_ms,
-          hold.expire_time_ms};
+  return {snapshot.name,       FormatUid(pool, static_cast<uint64_t>(snapshot.id)),
+          std::string(tag),    hold.owner,
+          hold.create_time_ms, hold.expire_time_ms};
 }
 
 OperationInfo Describe(OperationId id, const OperationRecord& record) {
@@ -265,9 +260,9 @@ absl::StatusOr<uint64_t> UniqueSectors(const MetaTxn& txn, const SnapshotRecord&
     ASSIGN_OR_RETURN(const SnapshotRecord next, LoadRecord<SnapshotRecord>(txn, Key(after->id)));
     following = next.deadlist;
   }
-  ASSIGN_OR_RETURN(const SectorSums sums,
-                   DeadList::SumAbove(txn, following,
-                                      before.has_value() ? before->txg : owner.origin_txg));
+  ASSIGN_OR_RETURN(
+      const SectorSums sums,
+      DeadList::SumAbove(txn, following, before.has_value() ? before->txg : owner.origin_txg));
   return sums.total();
 }
 
@@ -279,7 +274,8 @@ absl::Status CheckLabels(const Labels& labels) {
   uint64_t bytes = 0;
   for (const auto& [key, value] : labels) {
     if (!IsLabelKey(key)) {
-      return invalid("a label key must be 1 to 63 of [a-z0-9._/-], starting with a letter or digit");
+      return invalid(
+          "a label key must be 1 to 63 of [a-z0-9._/-], starting with a letter or digit");
     }
     if (value.size() > kMaxLabelValueBytes) {
       return invalid(StrCat("the value of label ", key, " is longer than 255 bytes"));

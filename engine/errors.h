@@ -37,8 +37,8 @@ struct Blocker {
 struct BlockerQuery {
   struct Target {
     BlockerKind kind = BlockerKind::kSnapshot;
-    uint64_t id = 0;      // dataset (kSnapshot, kNewerSnapshot, kNameCollision) or snapshot id
-    Txg floor_txg = 0;    // only snapshots above it (kNewerSnapshot)
+    uint64_t id = 0;    // dataset (kSnapshot, kNewerSnapshot, kNameCollision) or snapshot id
+    Txg floor_txg = 0;  // only snapshots above it (kNewerSnapshot)
   };
   std::vector<Target> targets;
 };

@@ -21,11 +21,10 @@ absl::Status BookChanges(TxgContext& context, DatasetId id, PointerChanges& chan
   if (!changes.livelist_entries().empty()) {
     LiveListOptions options;
     options.max_entries = context.parts.options.livelist_max_entries;
-    ASSIGN_OR_RETURN(
-        const LiveListGrowth growth,
-        LiveList::Append(context.meta, record->livelist, record->previous_txg(), context.txg,
-                         record->tree.block_sectors(), changes.livelist_entries(), options,
-                         context.parts.ids));
+    ASSIGN_OR_RETURN(const LiveListGrowth growth,
+                     LiveList::Append(context.meta, record->livelist, record->previous_txg(),
+                                      context.txg, record->tree.block_sectors(),
+                                      changes.livelist_entries(), options, context.parts.ids));
     context.pool.livelist_entries += growth.entries;
     context.pool.livelist_sublists += growth.sublists;
   }
@@ -34,8 +33,8 @@ absl::Status BookChanges(TxgContext& context, DatasetId id, PointerChanges& chan
         DeadList::Append(context.meta, record->deadlist, changes.dead(), context.parts.ids));
     ASSIGN_OR_RETURN(const uint64_t tail, DeadList::TailEntries(context.meta, record->deadlist));
     if (tail > context.parts.options.deadlist_tail_max_entries) {
-      RETURN_IF_ERROR(context.meta.Put(Table::kStates,
-                                       Key(StateKey::kLongTail, id, record->deadlist), ""));
+      RETURN_IF_ERROR(
+          context.meta.Put(Table::kStates, Key(StateKey::kLongTail, id, record->deadlist), ""));
       context.jobs_changed = true;
     }
   }

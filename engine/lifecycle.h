@@ -3,9 +3,9 @@
 // The lifecycle of datasets and snapshots as tasks of a txg: each checks everything, then applies.
 // An error that comes before the first change refuses the call and leaves no trace.
 //
-// What every step keeps true (docs/architecture.md "the life of a block"): snapshot, clone, destroy,
-// rollback and promote touch records and move sublists, never blocks, trees or entries, so their
-// cost does not depend on how large a dataset is or how many there are (I9).
+// What every step keeps true (docs/architecture.md "the life of a block"): snapshot, clone,
+// destroy, rollback and promote touch records and move sublists, never blocks, trees or entries, so
+// their cost does not depend on how large a dataset is or how many there are (I9).
 //
 // Threads     Txg thread only.
 // Errors      absl::Status with ErrorDetails; reasons as docs/api.md lists them for each verb.

@@ -55,13 +55,11 @@ absl::Status CollectNamed(const MetaTxn& txn, const DestroyDatasetsArgs& args, T
   return absl::OkStatus();
 }
 
-absl::Status CollectPrefix(TxgContext& context, const DestroyDatasetsArgs& args,
-                           Targets* targets) {
+absl::Status CollectPrefix(TxgContext& context, const DestroyDatasetsArgs& args, Targets* targets) {
   ASSIGN_OR_RETURN(const std::string prefix, ParseDatasetName(args.prefix));
   const uint64_t limit = context.parts.options.bulk_names_per_txg;
   RETURN_IF_ERROR(Names::Walk(
-      context.meta, prefix, "",
-      [&](const std::string& name, DatasetId id) -> absl::StatusOr<bool> {
+      context.meta, prefix, "", [&](const std::string& name, DatasetId id) -> absl::StatusOr<bool> {
         if (targets->datasets.size() == limit) {
           targets->bulk = true;
           return false;
@@ -131,8 +129,8 @@ absl::StatusOr<SnapshotId> FinalizeOne(TxgContext& context, DatasetId id,
                                        const DatasetRecord& record) {
   JobRecord job;
   job.kind = JobKind::kDataset;
-  job.destroy_kind = static_cast<uint8_t>(
-      record.origin != SnapshotId{} ? DestroyKind::kClone : DestroyKind::kDataset);
+  job.destroy_kind = static_cast<uint8_t>(record.origin != SnapshotId{} ? DestroyKind::kClone
+                                                                        : DestroyKind::kDataset);
   job.operation = record.operation;
   job.dataset = record.all_snapshots > 0 ? id : DatasetId{};
   job.livelist = record.livelist;
@@ -219,8 +217,7 @@ absl::StatusOr<Targets> CollectTargets(TxgContext& context, const DestroyDataset
 absl::Status Doom(TxgContext& context, DatasetId id, DatasetRecord record, OperationId operation) {
   RETURN_IF_ERROR(AbandonTrim(context, id, record));
   RETURN_IF_ERROR(Names::Remove(context.meta, record));
-  RETURN_IF_ERROR(
-      MoveExpiry(context, static_cast<uint64_t>(id), "", record.expire_time_ms, 0));
+  RETURN_IF_ERROR(MoveExpiry(context, static_cast<uint64_t>(id), "", record.expire_time_ms, 0));
   record.doomed = true;
   record.operation = operation;
   --context.pool.datasets;
@@ -238,8 +235,7 @@ absl::Status Doom(TxgContext& context, DatasetId id, DatasetRecord record, Opera
     RETURN_IF_ERROR(StoreRecord(context.meta, Key(origin.dataset), owner));
   }
   if (record.all_snapshots > 0) {
-    ASSIGN_OR_RETURN(const std::vector<Neighbour> snapshots,
-                     SnapshotsAbove(context.meta, id, 0));
+    ASSIGN_OR_RETURN(const std::vector<Neighbour> snapshots, SnapshotsAbove(context.meta, id, 0));
     for (const Neighbour& snapshot : snapshots) {
       context.publication.destroyed_snapshots.push_back(snapshot.id);
     }
@@ -261,8 +257,8 @@ absl::Status KillSnapshot(TxgContext& context, SnapshotId id, SnapshotRecord sna
   ASSIGN_OR_RETURN(DatasetRecord owner,
                    LoadRecord<DatasetRecord>(context.meta, Key(snapshot.dataset)));
   if (!snapshot.hidden) {
-    RETURN_IF_ERROR(context.meta.Delete(Table::kSnapshotsByName,
-                                        Key(snapshot.dataset, snapshot.name)));
+    RETURN_IF_ERROR(
+        context.meta.Delete(Table::kSnapshotsByName, Key(snapshot.dataset, snapshot.name)));
     --owner.snapshots;
     --context.pool.snapshots;
     if (snapshot.deferred) {

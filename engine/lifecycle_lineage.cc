@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rollback and promote: what changes who owns which blocks. Because a FREE is logged when a block is
-// physically freed, both keep livelists exact by moving whole sublists; no entry is copied and no
-// tree is walked (docs/architecture.md shows why).
+// Rollback and promote: what changes who owns which blocks. Because a FREE is logged when a block
+// is physically freed, both keep livelists exact by moving whole sublists; no entry is copied and
+// no tree is walked (docs/architecture.md shows why).
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -42,14 +42,12 @@ absl::StatusOr<RollbackTarget> OriginTarget(const MetaTxn& txn, const FoundDatas
   }
   RollbackTarget target;
   target.own = false;
-  ASSIGN_OR_RETURN(target.snapshot,
-                   LoadRecord<SnapshotRecord>(txn, Key(dataset.record.origin)));
+  ASSIGN_OR_RETURN(target.snapshot, LoadRecord<SnapshotRecord>(txn, Key(dataset.record.origin)));
   ASSIGN_OR_RETURN(const DatasetRecord parent,
                    LoadRecord<DatasetRecord>(txn, Key(target.snapshot.dataset)));
   ASSIGN_OR_RETURN(const std::string parent_name, Names::FullName(txn, parent));
-  target.name = target.snapshot.visible()
-                    ? SnapshotFullName(parent_name, target.snapshot.name)
-                    : parent_name;
+  target.name =
+      target.snapshot.visible() ? SnapshotFullName(parent_name, target.snapshot.name) : parent_name;
   return target;
 }
 
@@ -129,8 +127,7 @@ absl::Status DropSnapshot(TxgContext& context, FoundDataset* dataset, const Neig
                    LoadRecord<SnapshotRecord>(context.meta, Key(neighbour.id)));
   DatasetRecord& owner = dataset->record;
   if (snapshot.visible()) {
-    RETURN_IF_ERROR(
-        context.meta.Delete(Table::kSnapshotsByName, Key(dataset->id, snapshot.name)));
+    RETURN_IF_ERROR(context.meta.Delete(Table::kSnapshotsByName, Key(dataset->id, snapshot.name)));
     --owner.snapshots;
     --context.pool.snapshots;
     if (snapshot.deferred) {
@@ -153,9 +150,8 @@ uint64_t LiveSectors(const std::vector<Sublist>& sublists) {
 }
 
 // Sets the head back to the target and queues what it wrote since for reclaim.
-absl::Status ApplyRollback(TxgContext& context, FoundDataset* dataset,
-                           const RollbackTarget& target, const std::vector<Neighbour>& newer,
-                           OperationId operation) {
+absl::Status ApplyRollback(TxgContext& context, FoundDataset* dataset, const RollbackTarget& target,
+                           const std::vector<Neighbour>& newer, OperationId operation) {
   DatasetRecord& record = dataset->record;
   const Txg floor = target.snapshot.txg;
   RETURN_IF_ERROR(AbandonTrim(context, dataset->id, record));
@@ -175,8 +171,7 @@ absl::Status ApplyRollback(TxgContext& context, FoundDataset* dataset,
   job.tree = record.tree;
   job.min_birth = floor;
   job.left_sectors = LiveSectors(moved);
-  RETURN_IF_ERROR(
-      LiveList::Move(context.meta, record.livelist, job.livelist, floor, kEndOfTime));
+  RETURN_IF_ERROR(LiveList::Move(context.meta, record.livelist, job.livelist, floor, kEndOfTime));
   record.used_sectors -= job.left_sectors;
   RETURN_IF_ERROR(AddJob(context, std::move(job)).status());
   record.tree = target.snapshot.tree;
@@ -225,8 +220,7 @@ absl::Status MoveSnapshot(TxgContext& context, const Neighbour& neighbour, Found
                    LoadRecord<SnapshotRecord>(context.meta, Key(neighbour.id)));
   WriteTxn& txn = context.meta;
   RETURN_IF_ERROR(txn.Delete(Table::kSnapshotsByTxg, Key(parent->id, snapshot.txg)));
-  RETURN_IF_ERROR(
-      txn.Put(Table::kSnapshotsByTxg, Key(clone->id, snapshot.txg), Key(neighbour.id)));
+  RETURN_IF_ERROR(txn.Put(Table::kSnapshotsByTxg, Key(clone->id, snapshot.txg), Key(neighbour.id)));
   DatasetRecord& from = parent->record;
   DatasetRecord& to = clone->record;
   if (snapshot.visible()) {
@@ -278,14 +272,13 @@ absl::StatusOr<Verdict> RollbackDataset(TxgContext& context, const RollbackDatas
   ASSIGN_OR_RETURN(const std::vector<Neighbour> newer,
                    CheckNewer(context.meta, dataset, target.snapshot.txg, args));
   if (context.fenced.contains(dataset.id)) return Verdict::kNextTxg;
-  ASSIGN_OR_RETURN(const OperationId operation,
-                   BeginOperation(context, OperationKind::kRollback, DestroyKind::kRollback,
-                                  dataset.name, 1));
+  ASSIGN_OR_RETURN(
+      const OperationId operation,
+      BeginOperation(context, OperationKind::kRollback, DestroyKind::kRollback, dataset.name, 1));
   RETURN_IF_ERROR(ApplyRollback(context, &dataset, target, newer, operation));
   ++context.pool.destroyed_by_kind[static_cast<size_t>(DestroyKind::kRollback)];
   PoolStats& stats = context.parts.stats;
-  context.after_commit.emplace_back(
-      [&stats] { ++stats.destroy_requests[DestroyKind::kRollback]; });
+  context.after_commit.emplace_back([&stats] { ++stats.destroy_requests[DestroyKind::kRollback]; });
   ASSIGN_OR_RETURN(outcome->operation, SealOperation(context, operation));
   ASSIGN_OR_RETURN(DatasetInfo info, Describe(context.meta, context.parts.uid, dataset));
   outcome->datasets = {std::move(info)};
@@ -320,8 +313,8 @@ absl::StatusOr<Verdict> PromoteDataset(TxgContext& context, const std::string& n
   for (const Neighbour& snapshot : moved) {
     RETURN_IF_ERROR(MoveSnapshot(context, snapshot, &parent, &clone));
   }
-  RETURN_IF_ERROR(LiveList::Move(context.meta, parent.record.livelist, clone.record.livelist, 0,
-                                 pivot.txg));
+  RETURN_IF_ERROR(
+      LiveList::Move(context.meta, parent.record.livelist, clone.record.livelist, 0, pivot.txg));
   parent.record.used_sectors -= shared_sectors;
   clone.record.used_sectors += shared_sectors;
   RETURN_IF_ERROR(SwapOrigins(context, &parent, &clone));

@@ -133,8 +133,8 @@ absl::StatusOr<Verdict> DestroySnapshots(TxgContext& context, const DestroySnaps
     return Verdict::kApplied;
   }
   ASSIGN_OR_RETURN(const OperationId operation,
-                   BeginOperation(context, OperationKind::kDestroySnapshots,
-                                  DestroyKind::kSnapshot, found[0].name, found.size()));
+                   BeginOperation(context, OperationKind::kDestroySnapshots, DestroyKind::kSnapshot,
+                                  found[0].name, found.size()));
   for (const FoundSnapshot& snapshot : found) {
     // A clone that is doomed but still waits counts too, though it blocks nobody.
     if (snapshot.record.all_clones + snapshot.record.holds > 0) {

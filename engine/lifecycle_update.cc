@@ -30,8 +30,8 @@ absl::Status ZeroTail(TxgContext& context, FoundDataset* dataset) {
   BlockTree::Update update;
   update.block = last;
   ASSIGN_OR_RETURN(update.pointer,
-                   context.writer.Add(BlockKind::kData, 0,
-                                      std::span(bytes.get(), tree.block_bytes), &update.extents));
+                   context.writer.Add(BlockKind::kData, 0, std::span(bytes.get(), tree.block_bytes),
+                                      &update.extents));
   context.buffers.push_back(std::move(bytes));
   PointerChanges changes(context.txg, dataset->record.previous_txg());
   RETURN_IF_ERROR(
@@ -83,8 +83,7 @@ absl::StatusOr<Verdict> UpdateDataset(TxgContext& context, const UpdateDatasetAr
   for (const auto& [key, value] : args.set_labels) record.labels[key] = value;
   RETURN_IF_ERROR(CheckLabels(record.labels));
   if (args.size_bytes.has_value()) {
-    ASSIGN_OR_RETURN(const Verdict verdict,
-                     Resize(context, &dataset, *args.size_bytes, outcome));
+    ASSIGN_OR_RETURN(const Verdict verdict, Resize(context, &dataset, *args.size_bytes, outcome));
     if (verdict == Verdict::kNextTxg) return verdict;
   }
   if (args.quota_bytes.has_value()) record.quota_bytes = *args.quota_bytes;
@@ -113,13 +112,12 @@ absl::StatusOr<Verdict> RenameDataset(TxgContext& context, const std::string& na
     const Key prefix(dataset.id);
     MetaCursor cursor(context.meta, Table::kSnapshotsByName);
     for (cursor.Seek(prefix); cursor.ValidFor(prefix); cursor.Next()) {
-      RETURN_IF_ERROR(
-          ParseSnapshotName(SnapshotFullName(parsed, cursor.key().substr(8))).status());
+      RETURN_IF_ERROR(ParseSnapshotName(SnapshotFullName(parsed, cursor.key().substr(8))).status());
     }
     RETURN_IF_ERROR(cursor.status());
     RETURN_IF_ERROR(Names::Remove(context.meta, dataset.record));
-    RETURN_IF_ERROR(Names::Insert(context.meta, parsed, dataset.id, context.parts.ids,
-                                  &dataset.record));
+    RETURN_IF_ERROR(
+        Names::Insert(context.meta, parsed, dataset.id, context.parts.ids, &dataset.record));
     ++dataset.record.revision;
     dataset.name = parsed;
     RETURN_IF_ERROR(StoreRecord(context.meta, Key(dataset.id), dataset.record));
@@ -178,8 +176,8 @@ absl::StatusOr<Verdict> HoldSnapshot(TxgContext& context, const HoldSnapshotArgs
   }
   HoldRecord hold{args.owner, context.now_ms, args.expire_time_ms};
   RETURN_IF_ERROR(StoreRecord(context.meta, key, hold));
-  RETURN_IF_ERROR(MoveExpiry(context, static_cast<uint64_t>(snapshot.id), args.tag, 0,
-                             args.expire_time_ms));
+  RETURN_IF_ERROR(
+      MoveExpiry(context, static_cast<uint64_t>(snapshot.id), args.tag, 0, args.expire_time_ms));
   ++snapshot.record.holds;
   RETURN_IF_ERROR(StoreRecord(context.meta, Key(snapshot.id), snapshot.record));
   ASSIGN_OR_RETURN(DatasetRecord owner,
@@ -202,8 +200,8 @@ absl::StatusOr<Verdict> ReleaseHold(TxgContext& context, const std::string& name
                      {{"name", snapshot.name}, {"tag", tag}});
   }
   RETURN_IF_ERROR(context.meta.Delete(Table::kHolds, key));
-  RETURN_IF_ERROR(MoveExpiry(context, static_cast<uint64_t>(snapshot.id), tag,
-                             hold->expire_time_ms, 0));
+  RETURN_IF_ERROR(
+      MoveExpiry(context, static_cast<uint64_t>(snapshot.id), tag, hold->expire_time_ms, 0));
   --snapshot.record.holds;
   RETURN_IF_ERROR(StoreRecord(context.meta, Key(snapshot.id), snapshot.record));
   ASSIGN_OR_RETURN(DatasetRecord owner,
@@ -212,8 +210,8 @@ absl::StatusOr<Verdict> ReleaseHold(TxgContext& context, const std::string& name
   RETURN_IF_ERROR(StoreRecord(context.meta, Key(snapshot.record.dataset), owner));
   --context.pool.holds;
   outcome->hold = Describe(context.parts.uid, snapshot, tag, *hold);
-  outcome->snapshot_destroyed = snapshot.record.deferred && snapshot.record.holds == 0 &&
-                                snapshot.record.all_clones == 0;
+  outcome->snapshot_destroyed =
+      snapshot.record.deferred && snapshot.record.holds == 0 && snapshot.record.all_clones == 0;
   RETURN_IF_ERROR(ReapIfUnneeded(context, snapshot.id, OperationId{}));
   return Verdict::kApplied;
 }

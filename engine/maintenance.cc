@@ -31,9 +31,9 @@ absl::StatusOr<Verdict> DistributeBite(TxgContext& context, DatasetId dataset,
   bool done = true;  // of a dataset that has gone the deadlist is forgotten, not distributed
   if (record.has_value()) {
     ASSIGN_OR_RETURN(const std::vector<Txg> bounds, LineageBounds(context.meta, *record));
-    ASSIGN_OR_RETURN(done, DeadList::Distribute(context.meta, deadlist, bounds,
-                                                context.parts.options.reclaim_bite_runs,
-                                                context.parts.ids));
+    ASSIGN_OR_RETURN(
+        done, DeadList::Distribute(context.meta, deadlist, bounds,
+                                   context.parts.options.reclaim_bite_runs, context.parts.ids));
   }
   if (done) RETURN_IF_ERROR(context.meta.Delete(Table::kStates, state));
   return Verdict::kApplied;
@@ -55,8 +55,8 @@ absl::StatusOr<bool> Trimmer::Step() {
   for (const std::string& key : states) {
     const auto dataset = KeyNumber<DatasetId>(key, 1);
     if (KeyNumber<StateKey>(key, 0) == StateKey::kTrimming) {
-      RETURN_IF_ERROR(RunTask(
-          txgs_, [dataset](TxgContext& context) { return TrimBite(context, dataset); }));
+      RETURN_IF_ERROR(
+          RunTask(txgs_, [dataset](TxgContext& context) { return TrimBite(context, dataset); }));
     } else {
       const auto deadlist = KeyNumber<DeadlistId>(key, 9);
       RETURN_IF_ERROR(RunTask(txgs_, [dataset, deadlist](TxgContext& context) {
@@ -111,8 +111,8 @@ absl::StatusOr<bool> Housekeeper::ForgetOld() {
     ASSIGN_OR_RETURN(const std::unique_ptr<ReadTxn> txn, parts_.meta.BeginRead());
     MetaCursor requests(*txn, Table::kRequestTimes);
     requests.Seek(Key(uint64_t{0}));
-    due = due || (requests.valid() && static_cast<int64_t>(KeyNumber<uint64_t>(
-                                          requests.key(), 0)) < requests_before);
+    due = due || (requests.valid() &&
+                  static_cast<int64_t>(KeyNumber<uint64_t>(requests.key(), 0)) < requests_before);
     MetaCursor operations(*txn, Table::kOperations);
     operations.Seek(Key(uint64_t{0}));
     if (operations.valid()) {
@@ -124,8 +124,7 @@ absl::StatusOr<bool> Housekeeper::ForgetOld() {
   bool more = false;
   RETURN_IF_ERROR(RunTask(txgs_, [&](TxgContext& context) -> absl::StatusOr<Verdict> {
     ASSIGN_OR_RETURN(const bool replies, ForgetReplies(context, requests_before,
-                                                       options.requests_kept_max,
-                                                       kForgetPerBite));
+                                                       options.requests_kept_max, kForgetPerBite));
     ASSIGN_OR_RETURN(const bool operations,
                      ForgetOperations(context, operations_before, kForgetPerBite));
     more = !replies || !operations;
@@ -153,12 +152,11 @@ absl::StatusOr<std::vector<Expirer::Due>> Expirer::FindDue() {
   std::vector<Due> found;
   ASSIGN_OR_RETURN(const std::unique_ptr<ReadTxn> txn, parts_.meta.BeginRead());
   MetaCursor cursor(*txn, Table::kExpiry);
-  for (cursor.Seek(Key(uint64_t{0})); cursor.valid() && found.size() < kDuePerPoll;
-       cursor.Next()) {
+  for (cursor.Seek(Key(uint64_t{0})); cursor.valid() && found.size() < kDuePerPoll; cursor.Next()) {
     const auto time_ms = static_cast<int64_t>(KeyNumber<uint64_t>(cursor.key(), 0));
     if (time_ms > now_ms) break;
-    found.push_back({time_ms, KeyNumber<uint64_t>(cursor.key(), 8),
-                     std::string(cursor.key().substr(16))});
+    found.push_back(
+        {time_ms, KeyNumber<uint64_t>(cursor.key(), 8), std::string(cursor.key().substr(16))});
   }
   RETURN_IF_ERROR(cursor.status());
   return found;
@@ -210,8 +208,7 @@ absl::Status Expirer::ReleaseExpiredHold(const Due& due) {
     ASSIGN_OR_RETURN(const std::string dataset, Names::FullName(context.meta, owner));
     Outcome outcome;
     RETURN_IF_ERROR(
-        ReleaseHold(context, SnapshotFullName(dataset, snapshot.name), due.tag, &outcome)
-            .status());
+        ReleaseHold(context, SnapshotFullName(dataset, snapshot.name), due.tag, &outcome).status());
     PoolStats& stats = context.parts.stats;
     context.after_commit.emplace_back([&stats] { ++stats.expired; });
     return Verdict::kApplied;
@@ -253,7 +250,8 @@ absl::StatusOr<bool> Puncher::Step() {
     bytes += uint64_t{run.sectors} * kSectorBytes;
   }
   RETURN_IF_ERROR(RunTask(txgs_, [&runs](TxgContext& context) -> absl::StatusOr<Verdict> {
-    context.after_commit.emplace_back([&context, &runs] { context.parts.allocator.EndPunch(runs); });
+    context.after_commit.emplace_back(
+        [&context, &runs] { context.parts.allocator.EndPunch(runs); });
     return Verdict::kApplied;
   }));
   const double seconds =

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The background work that is not reclaim: trims and long deadlist tails in bites, dead logs dropped
-// when there is time, the free log drained while idle, expiry, and old replies and operations
-// forgotten. Each is a step in the sense of background_task.h: bounded, resumable, true if there is
-// more.
+// The background work that is not reclaim: trims and long deadlist tails in bites, dead logs
+// dropped when there is time, the free log drained while idle, expiry, and old replies and
+// operations forgotten. Each is a step in the sense of background_task.h: bounded, resumable, true
+// if there is more.
 //
 // Threads     One thread at a time per object.
 #pragma once

@@ -122,9 +122,9 @@ absl::StatusOr<bool> NextEntry(const MetaTxn& txn, const Level& level, std::stri
   const Key directory(level.directory);
   MetaCursor cursor(txn, Table::kNames);
   // '\0' follows no allowed character, so this is the least key above `after`.
-  cursor.Seek(level.after.empty() ? std::string(directory)
-                                  : StrCat(std::string_view(directory), level.after,
-                                           std::string_view("\0", 1)));
+  cursor.Seek(level.after.empty()
+                  ? std::string(directory)
+                  : StrCat(std::string_view(directory), level.after, std::string_view("\0", 1)));
   RETURN_IF_ERROR(cursor.status());
   if (!cursor.ValidFor(directory)) return false;
   *segment = std::string(cursor.key().substr(8));
@@ -198,7 +198,8 @@ absl::Status Names::Insert(WriteTxn& txn, std::string_view name, DatasetId datas
   record->segment = segments.back();
   ASSIGN_OR_RETURN(NameRecord entry, Entry(txn, record->directory, record->segment));
   if (entry.directory == DirectoryId{}) {
-    ASSIGN_OR_RETURN(DirectoryRecord parent, LoadRecord<DirectoryRecord>(txn, Key(record->directory)));
+    ASSIGN_OR_RETURN(DirectoryRecord parent,
+                     LoadRecord<DirectoryRecord>(txn, Key(record->directory)));
     ++parent.entries;
     RETURN_IF_ERROR(StoreRecord(txn, Key(record->directory), parent));
   }
@@ -291,7 +292,8 @@ absl::StatusOr<Names::Subtree> Names::Detach(WriteTxn& txn, std::string_view pre
   ASSIGN_OR_RETURN(const NameRecord entry, Entry(txn, parent, last));
   if (entry.directory == DirectoryId{} && entry.dataset == DatasetId{}) return Subtree{};
   if (entry.directory != DirectoryId{}) {
-    ASSIGN_OR_RETURN(DirectoryRecord record, LoadRecord<DirectoryRecord>(txn, Key(entry.directory)));
+    ASSIGN_OR_RETURN(DirectoryRecord record,
+                     LoadRecord<DirectoryRecord>(txn, Key(entry.directory)));
     record.parent = DirectoryId{};
     record.segment = std::string(prefix);
     record.detached = true;

@@ -3,8 +3,8 @@
 // The namespace: a tree of directories, one per name segment that has something below it, so that a
 // whole prefix can be taken away, or counted as gone, by touching one entry.
 //
-// Names are "a/b/c" or "a/b/c@snap"; parents need not exist as datasets. A directory exists while it
-// has entries. Lists run depth first: a dataset, then what is below it, segments in byte order.
+// Names are "a/b/c" or "a/b/c@snap"; parents need not exist as datasets. A directory exists while
+// it has entries. Lists run depth first: a dataset, then what is below it, segments in byte order.
 //
 // Threads     Changes: txg thread. Look-ups: any thread, through any transaction.
 // Cost        O(segments) look-ups; independent of how many datasets exist.
@@ -40,8 +40,8 @@ class Names {
   // The dataset of exactly this name.
   static absl::StatusOr<std::optional<DatasetId>> Find(const MetaTxn& txn, std::string_view name);
   // Makes the name point at `dataset` and fills its directory and segment. REQUIRES: it is free.
-  static absl::Status Insert(WriteTxn& txn, std::string_view name, DatasetId dataset,
-                             IdSource& ids, DatasetRecord* record);
+  static absl::Status Insert(WriteTxn& txn, std::string_view name, DatasetId dataset, IdSource& ids,
+                             DatasetRecord* record);
   // Takes the name of `record` away, and directories that it leaves empty.
   static absl::Status Remove(WriteTxn& txn, const DatasetRecord& record);
   // The full name of a dataset: up through its directories. A detached prefix still has its name.

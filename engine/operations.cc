@@ -67,8 +67,7 @@ absl::Status EndPending(TxgContext& context, OperationId id) {
   ASSIGN_OR_RETURN(OperationRecord record, LoadRecord<OperationRecord>(context.meta, Key(id)));
   COWSHED_CHECK(record.jobs_left > 0, "an operation ends what it waits for once");
   --record.jobs_left;
-  if (record.jobs_left == 0 &&
-      record.state != static_cast<uint8_t>(OperationState::kStalled)) {
+  if (record.jobs_left == 0 && record.state != static_cast<uint8_t>(OperationState::kStalled)) {
     FinishOperation(context, &record);
   }
   return StoreOperation(context, id, std::move(record));

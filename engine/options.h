@@ -14,10 +14,10 @@ namespace cowshed::engine {
 class File;
 
 struct PoolOptions {
-  std::string directory;             // holds meta/, blocks and lock
-  std::string blocks_path;           // the data file or block device; empty: directory/blocks
-  bool create_if_missing = true;     // else NOT_FOUND where there is no pool
-  bool read_only = false;            // check and inspect: no background work, no writes
+  std::string directory;          // holds meta/, blocks and lock
+  std::string blocks_path;        // the data file or block device; empty: directory/blocks
+  bool create_if_missing = true;  // else NOT_FOUND where there is no pool
+  bool read_only = false;         // check and inspect: no background work, no writes
 
   // Capacity of a new pool's data file. 0: the host's free space, rounded down to 1 GiB; the file
   // is sparse, so the figure is a limit, not a reservation. A device gives its own size.
@@ -32,34 +32,34 @@ struct PoolOptions {
   // A txg closes on these, or at once for a flush or a lifecycle call. 5 s bounds what a crash can
   // take of unflushed writes, as for a disk's cache.
   std::chrono::milliseconds txg_interval{5000};
-  uint64_t txg_dirty_bytes = 64 << 20;      // enough for sequential runs of many MiB
-  uint64_t dirty_max_bytes = 256 << 20;     // open and syncing together; then writers wait
+  uint64_t txg_dirty_bytes = 64 << 20;   // enough for sequential runs of many MiB
+  uint64_t dirty_max_bytes = 256 << 20;  // open and syncing together; then writers wait
   // The dirty limit shrinks until a sync takes about this long: a flush pays for everybody's data.
   std::chrono::milliseconds sync_target{1000};
   std::chrono::milliseconds write_wait_max{30000};  // then RESOURCE_EXHAUSTED
 
-  uint64_t node_cache_bytes = 64 << 20;     // 16,384 nodes map 2 M blocks: 32 GiB at 16 KiB
-  uint32_t open_heads_max = 4096;           // idle heads kept open, some 300 bytes each
-  uint64_t livelist_max_entries = 500000;   // blocks in a sublist before the next one starts
+  uint64_t node_cache_bytes = 64 << 20;       // 16,384 nodes map 2 M blocks: 32 GiB at 16 KiB
+  uint32_t open_heads_max = 4096;             // idle heads kept open, some 300 bytes each
+  uint64_t livelist_max_entries = 500000;     // blocks in a sublist before the next one starts
   uint64_t deadlist_tail_max_entries = 4096;  // distributed to buckets in the background past it
-  uint64_t discard_direct_blocks = 4096;    // larger discards go to the background trim
-  uint64_t trim_pointers_per_txg = 65536;   // some 30 ms of work in a txg
+  uint64_t discard_direct_blocks = 4096;      // larger discards go to the background trim
+  uint64_t trim_pointers_per_txg = 65536;     // some 30 ms of work in a txg
 
   // Reclaim: what one bite may free, and how many bites a txg takes. 200,000 blocks are about
   // 50 ms of survivors sorted outside the txg; frees in it are log appends.
   uint64_t reclaim_bite_runs = 50000;
-  uint32_t reclaim_jobs_per_txg = 256;      // small jobs that share one txg
-  uint64_t drop_pages_per_bite = 500;       // LMDB pages of dead logs per txg: at most 3 ms
-  uint64_t bulk_names_per_txg = 1000;       // datasets of a big prefix taken apart per txg
+  uint32_t reclaim_jobs_per_txg = 256;  // small jobs that share one txg
+  uint64_t drop_pages_per_bite = 500;   // LMDB pages of dead logs per txg: at most 3 ms
+  uint64_t bulk_names_per_txg = 1000;   // datasets of a big prefix taken apart per txg
   uint32_t free_log_max_runs = 65536;
   uint32_t regions_flushed_per_txg = 64;
-  bool punch_holes = true;                  // runs >= 1 MiB go back to the host
+  bool punch_holes = true;  // runs >= 1 MiB go back to the host
   uint64_t punch_bytes_per_second = uint64_t{4} << 30;
 
-  uint64_t operations_kept_ms = 7 * 86400000ull;   // done operations
-  uint64_t requests_kept_ms = 86400000ull;         // request_id replies
+  uint64_t operations_kept_ms = 7 * 86400000ull;  // done operations
+  uint64_t requests_kept_ms = 86400000ull;        // request_id replies
   uint64_t requests_kept_max = 1000000;
-  std::chrono::milliseconds expire_poll{1000};     // how late an expiry may act
+  std::chrono::milliseconds expire_poll{1000};  // how late an expiry may act
 
   // Test seams. The clock gives unix milliseconds; the wrapper sees every access to `blocks`.
   std::function<int64_t()> clock_ms;

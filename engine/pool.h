@@ -15,8 +15,8 @@
 #pragma once
 
 #include <functional>
-#include <optional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -32,17 +32,17 @@ namespace cowshed::engine {
 
 // What a lifecycle call did. Which members are set depends on the verb.
 struct Outcome {
-  Txg txg = 0;                           // durable in; 0: nothing had to change
-  std::vector<DatasetInfo> datasets;     // the affected dataset first; promote: then the parent
-  std::vector<SnapshotInfo> snapshots;   // the first 100
-  uint64_t count = 0;                    // objects created, destroyed or moved
-  int64_t time_ms = 0;                   // of creation
+  Txg txg = 0;                          // durable in; 0: nothing had to change
+  std::vector<DatasetInfo> datasets;    // the affected dataset first; promote: then the parent
+  std::vector<SnapshotInfo> snapshots;  // the first 100
+  uint64_t count = 0;                   // objects created, destroyed or moved
+  int64_t time_ms = 0;                  // of creation
   std::optional<OperationInfo> operation;
-  std::optional<DestroyPlan> plan;       // of validate_only
+  std::optional<DestroyPlan> plan;  // of validate_only
   std::optional<HoldInfo> hold;
-  std::string target;                    // what a rollback went to
-  bool snapshot_destroyed = false;       // a release reaped a deferred snapshot
-  std::string replayed;                  // this is a replay: the bytes stored with the first reply
+  std::string target;               // what a rollback went to
+  bool snapshot_destroyed = false;  // a release reaped a deferred snapshot
+  std::string replayed;             // this is a replay: the bytes stored with the first reply
 };
 using OutcomeCallback = absl::AnyInvocable<void(absl::StatusOr<Outcome>)>;
 

@@ -46,14 +46,12 @@ absl::Status DropSnapshots(TxgContext& context, JobId id, JobRecord job) {
     ASSIGN_OR_RETURN(const SnapshotRecord snapshot,
                      LoadRecord<SnapshotRecord>(context.meta, Key(neighbour.id)));
     if (!snapshot.name.empty()) {
-      RETURN_IF_ERROR(context.meta.Delete(Table::kSnapshotsByName,
-                                          Key(job.dataset, snapshot.name)));
+      RETURN_IF_ERROR(
+          context.meta.Delete(Table::kSnapshotsByName, Key(job.dataset, snapshot.name)));
     }
-    RETURN_IF_ERROR(
-        context.meta.Delete(Table::kSnapshotsByTxg, Key(job.dataset, neighbour.txg)));
+    RETURN_IF_ERROR(context.meta.Delete(Table::kSnapshotsByTxg, Key(job.dataset, neighbour.txg)));
     RETURN_IF_ERROR(context.meta.Delete(Table::kSnapshots, Key(neighbour.id)));
-    ASSIGN_OR_RETURN(job.deadlist,
-                     DeadList::Merge(context.meta, job.deadlist, snapshot.deadlist));
+    ASSIGN_OR_RETURN(job.deadlist, DeadList::Merge(context.meta, job.deadlist, snapshot.deadlist));
   }
   if (snapshots.size() < kSnapshotsPerBite) job.phase = JobPhase::kForget;
   return StoreRecord(context.meta, Key(id), job);
@@ -64,8 +62,9 @@ absl::Status Forget(TxgContext& context, JobId id, const JobRecord& job) {
   ASSIGN_OR_RETURN(const bool done, DeadList::Forget(context.meta, job.deadlist, kLogsPerBite));
   if (!done) return StoreRecord(context.meta, Key(id), job);
   if (job.left_sectors > 0) {
-    return StallJob(context, id, job, ReclaimFailure::kDamagedList,
-                    "the list named fewer sectors than the dataset owned; the rest stays referenced");
+    return StallJob(
+        context, id, job, ReclaimFailure::kDamagedList,
+        "the list named fewer sectors than the dataset owned; the rest stays referenced");
   }
   return FinishJob(context, id, job);
 }
@@ -91,8 +90,7 @@ absl::Status TakePrefixApart(TxgContext& context, JobId id, const JobRecord& job
     ASSIGN_OR_RETURN(const std::optional<DatasetId> dataset,
                      Names::TakeFirst(context.meta, job.directory));
     if (!dataset.has_value()) return FinishJob(context, id, job);
-    ASSIGN_OR_RETURN(DatasetRecord record,
-                     LoadRecord<DatasetRecord>(context.meta, Key(*dataset)));
+    ASSIGN_OR_RETURN(DatasetRecord record, LoadRecord<DatasetRecord>(context.meta, Key(*dataset)));
     RETURN_IF_ERROR(Doom(context, *dataset, std::move(record), job.operation));
   }
   return absl::OkStatus();
@@ -143,8 +141,7 @@ absl::Status ApplySnapshot(TxgContext& context, const ReclaimBite& bite, JobReco
 }  // namespace
 
 absl::Status ApplyBite(TxgContext& context, const ReclaimBite& bite) {
-  ASSIGN_OR_RETURN(std::optional<JobRecord> job,
-                   FindRecord<JobRecord>(context.meta, Key(bite.id)));
+  ASSIGN_OR_RETURN(std::optional<JobRecord> job, FindRecord<JobRecord>(context.meta, Key(bite.id)));
   if (!job.has_value() || job->Encode() != bite.job.Encode()) return absl::OkStatus();
   if (job->kind == JobKind::kPrefix) return TakePrefixApart(context, bite.id, *job);
   if (job->phase == JobPhase::kForget) return Forget(context, bite.id, *job);

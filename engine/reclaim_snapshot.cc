@@ -33,8 +33,7 @@ absl::StatusOr<Place> FindPlace(const MetaTxn& txn, const SnapshotRecord& snapsh
   place.owner = std::move(owner);
   ASSIGN_OR_RETURN(place.before, SnapshotBefore(txn, snapshot.dataset, snapshot.txg));
   ASSIGN_OR_RETURN(place.after, SnapshotAfter(txn, snapshot.dataset, snapshot.txg));
-  place.previous_txg =
-      place.before.has_value() ? place.before->txg : place.owner.origin_txg;
+  place.previous_txg = place.before.has_value() ? place.before->txg : place.owner.origin_txg;
   if (place.after.has_value()) {
     ASSIGN_OR_RETURN(place.next, LoadRecord<SnapshotRecord>(txn, Key(place.after->id)));
   }
@@ -73,10 +72,10 @@ absl::StatusOr<bool> TakeSnapshotOut(TxgContext& context, JobRecord* job) {
   if (!owner.has_value()) return true;
   ASSIGN_OR_RETURN(Place place, FindPlace(txn, *snapshot, *std::move(owner)));
   ASSIGN_OR_RETURN(const std::vector<Txg> bounds, LineageBounds(txn, place.owner));
-  ASSIGN_OR_RETURN(const bool distributed,
-                   DeadList::Distribute(txn, place.following(), bounds,
-                                        context.parts.options.reclaim_bite_runs,
-                                        context.parts.ids));
+  ASSIGN_OR_RETURN(
+      const bool distributed,
+      DeadList::Distribute(txn, place.following(), bounds, context.parts.options.reclaim_bite_runs,
+                           context.parts.ids));
   if (!distributed) return false;
 
   ASSIGN_OR_RETURN(const uint64_t freed, HandOver(context, place, job));

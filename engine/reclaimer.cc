@@ -15,8 +15,7 @@
 
 namespace cowshed::engine {
 
-absl::Status RunTask(TxgManager& txgs,
-                     std::function<absl::StatusOr<Verdict>(TxgContext&)> run) {
+absl::Status RunTask(TxgManager& txgs, std::function<absl::StatusOr<Verdict>(TxgContext&)> run) {
   std::promise<absl::Status> promise;
   Task task;
   task.run = std::move(run);
@@ -151,9 +150,9 @@ absl::Status Reclaimer::PrepareSublists(const MetaTxn& txn, uint64_t budget, Rec
                      SurvivorsOf(txn, job.livelist, sublist.start));
     if (sublist.start != bite->cursor_start) bite->cursor = 0;
     bite->cursor_start = sublist.start;
-    auto next = std::lower_bound(
-        survivors->begin(), survivors->end(), bite->cursor,
-        [](const Run& run, uint64_t address) { return run.address < address; });
+    auto next =
+        std::lower_bound(survivors->begin(), survivors->end(), bite->cursor,
+                         [](const Run& run, uint64_t address) { return run.address < address; });
     const uint64_t room = budget - std::min<uint64_t>(budget, bite->runs.size());
     const auto count = std::min<uint64_t>(room, static_cast<uint64_t>(survivors->end() - next));
     bite->runs.insert(bite->runs.end(), next, next + static_cast<ptrdiff_t>(count));
@@ -187,11 +186,11 @@ absl::Status Reclaimer::PrepareTreeWalk(const MetaTxn& txn, uint64_t budget, Rec
     tree = snapshot.tree;
     min_birth = before.has_value() ? before->txg : job.origin_txg;
   }
-  ASSIGN_OR_RETURN(const bool walked,
-                   parts_.tree.Walk(tree, min_birth, &bite->cursor, budget,
-                                    [&](const BlockPtr& pointer) {
-                                      return parts_.blocks.Extents(pointer, &bite->runs);
-                                    }));
+  ASSIGN_OR_RETURN(
+      const bool walked,
+      parts_.tree.Walk(tree, min_birth, &bite->cursor, budget, [&](const BlockPtr& pointer) {
+        return parts_.blocks.Extents(pointer, &bite->runs);
+      }));
   if (!walked) return absl::OkStatus();
   ASSIGN_OR_RETURN(const std::vector<Neighbour> next,
                    SnapshotsAbove(txn, job.dataset, job.cursor_start, 1));

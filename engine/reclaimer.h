@@ -7,11 +7,12 @@
 //
 // A job of a dataset   kVerify: its whole livelist is read once; kFree: sublist by sublist, in
 //                      address order; kSnapshots: own snapshots' records go; kForget: logs go.
-// A damaged list       found before its first free: the job alone falls back to a walk of its trees,
+// A damaged list       found before its first free: the job alone falls back to a walk of its
+// trees,
 //                      pruned by birth. Found later, or a double free: the job is stalled, its rest
 //                      stays referenced and counted; others go on.
-// A job of a snapshot  kVerify: takes it out of its lineage; kFree: frees the buckets it alone held.
-// A job of a prefix    dooms the datasets of a detached directory, a bounded number a txg.
+// A job of a snapshot  kVerify: takes it out of its lineage; kFree: frees the buckets it alone
+// held. A job of a prefix    dooms the datasets of a detached directory, a bounded number a txg.
 //
 // Threads     Step: one thread at a time. The task it submits runs on the txg thread.
 #pragma once
@@ -40,7 +41,8 @@ class Reclaimer {
   };
 
   absl::StatusOr<std::vector<ReclaimBite>> Prepare();
-  absl::StatusOr<ReclaimBite> PrepareJob(const MetaTxn& txn, JobId id, JobRecord job, uint64_t budget);
+  absl::StatusOr<ReclaimBite> PrepareJob(const MetaTxn& txn, JobId id, JobRecord job,
+                                         uint64_t budget);
   absl::Status PrepareSublists(const MetaTxn& txn, uint64_t budget, ReclaimBite* bite);
   absl::Status PrepareTreeWalk(const MetaTxn& txn, uint64_t budget, ReclaimBite* bite);
   absl::Status PrepareBuckets(const MetaTxn& txn, uint64_t budget, ReclaimBite* bite);
@@ -54,7 +56,6 @@ class Reclaimer {
 };
 
 // Submits a task and waits until it is durable or refused.
-absl::Status RunTask(TxgManager& txgs,
-                     std::function<absl::StatusOr<Verdict>(TxgContext&)> run);
+absl::Status RunTask(TxgManager& txgs, std::function<absl::StatusOr<Verdict>(TxgContext&)> run);
 
 }  // namespace cowshed::engine

@@ -52,14 +52,13 @@ absl::Status StoreReply(TxgContext& context, std::string_view hash, const Stored
   std::string rest = encoder.Take() + reply.bytes;
   uint32_t chunk = 0;
   for (size_t at = 0; at < rest.size(); at += kMaxPayloadBytes) {
-    RETURN_IF_ERROR(
-        context.meta.Put(Table::kRequests, Key(hash, chunk++),
-                         std::string_view(rest).substr(
-                             at, std::min<size_t>(kMaxPayloadBytes, rest.size() - at))));
+    RETURN_IF_ERROR(context.meta.Put(
+        Table::kRequests, Key(hash, chunk++),
+        std::string_view(rest).substr(at, std::min<size_t>(kMaxPayloadBytes, rest.size() - at))));
   }
   ++context.pool.requests;
-  return context.meta.Put(Table::kRequestTimes,
-                          Key(static_cast<uint64_t>(context.now_ms), hash), "");
+  return context.meta.Put(Table::kRequestTimes, Key(static_cast<uint64_t>(context.now_ms), hash),
+                          "");
 }
 
 absl::StatusOr<bool> ForgetReplies(TxgContext& context, int64_t before_ms, uint64_t keep_max,

@@ -49,7 +49,7 @@ inline constexpr std::array<double, 12> kSyncSecondsBounds = {
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5};
 inline constexpr std::array<double, 12> kReclaimSecondsBounds = {
     0.001, 0.005, 0.02, 0.1, 0.5, 2, 10, 60, 300, 1200, 5400, 21600};
-inline constexpr std::array<double, 10> kEntriesBounds = {1,    10,   100,  1e3, 1e4,
+inline constexpr std::array<double, 10> kEntriesBounds = {1,   10,  100, 1e3, 1e4,
                                                           1e5, 5e5, 1e6, 5e6, 1e7};
 using SyncHistogram = Histogram<12>;
 using ReclaimHistogram = Histogram<12>;

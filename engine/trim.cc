@@ -17,12 +17,11 @@ absl::Status StartTrim(TxgContext& context, FoundDataset* dataset, uint64_t begi
     tree.trim_end_block = end_block;
     tree.trim_txg = context.txg;
   }
-  ASSIGN_OR_RETURN(dataset->record.operation,
-                   BeginOperation(context, OperationKind::kTrim, DestroyKind::kDataset,
-                                  dataset->name, 1));
+  ASSIGN_OR_RETURN(
+      dataset->record.operation,
+      BeginOperation(context, OperationKind::kTrim, DestroyKind::kDataset, dataset->name, 1));
   context.jobs_changed = true;
-  RETURN_IF_ERROR(
-      context.meta.Put(Table::kStates, Key(StateKey::kTrimming, dataset->id), ""));
+  RETURN_IF_ERROR(context.meta.Put(Table::kStates, Key(StateKey::kTrimming, dataset->id), ""));
   return AddPending(context, dataset->record.operation);
 }
 
@@ -64,10 +63,9 @@ absl::StatusOr<Verdict> TrimBite(TxgContext& context, DatasetId id) {
   // Nodes and blocks of this txg may still be in the writer only.
   RETURN_IF_ERROR(context.writer.Flush());
   PointerChanges changes(context.txg, record->previous_txg());
-  ASSIGN_OR_RETURN(const bool done,
-                   context.parts.tree.TrimStep(&record->tree,
-                                               context.parts.options.trim_pointers_per_txg,
-                                               context.writer, changes));
+  ASSIGN_OR_RETURN(const bool done, context.parts.tree.TrimStep(
+                                        &record->tree, context.parts.options.trim_pointers_per_txg,
+                                        context.writer, changes));
   RETURN_IF_ERROR(BookChanges(context, id, changes, &*record));
   if (done) {
     RETURN_IF_ERROR(context.meta.Delete(Table::kStates, Key(StateKey::kTrimming, id)));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Large discards and shrinks. A trim is a range of blocks in a TreeState with a txg: what was born in
-// it up to that txg reads as zeros from the moment the trim is committed, and the background takes
-// the pointers out in bites. Writers never wait for it: what they put there is born later.
+// Large discards and shrinks. A trim is a range of blocks in a TreeState with a txg: what was born
+// in it up to that txg reads as zeros from the moment the trim is committed, and the background
+// takes the pointers out in bites. Writers never wait for it: what they put there is born later.
 //
 // While it lasts the head has an operation, and its dataset an entry in kStates so that a pool that
 // is opened finds it. A snapshot taken meanwhile carries the trim in its own TreeState and simply

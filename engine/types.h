@@ -28,10 +28,10 @@ struct DatasetInfo {
   DatasetState state = DatasetState::kActive;
   uint64_t size_bytes = 0;
   uint32_t block_bytes = 0;
-  std::string origin;        // "name@snap"; empty: not a clone, or its origin is hidden
-  std::string origin_uid;    // empty: not a clone
+  std::string origin;      // "name@snap"; empty: not a clone, or its origin is hidden
+  std::string origin_uid;  // empty: not a clone
   Labels labels;
-  std::string etag;          // changes with every lifecycle change, not with writes
+  std::string etag;  // changes with every lifecycle change, not with writes
   std::optional<uint64_t> quota_bytes;
   int64_t expire_time_ms = 0;
   uint64_t used_bytes = 0;        // freed by destroying it with its snapshots
@@ -88,20 +88,20 @@ struct OperationInfo {
   std::string name;  // "operations/<number>"
   OperationKind kind = OperationKind::kDestroyDatasets;
   OperationState state = OperationState::kPending;
-  std::string target;         // first object it works on, as named when it began
+  std::string target;  // first object it works on, as named when it began
   uint64_t target_count = 0;
   uint64_t done_bytes = 0;
   uint64_t total_bytes = 0;   // estimate until every job has been sized; never shrinks
   uint64_t done_entries = 0;  // blocks
   uint64_t total_entries = 0;
   uint64_t rate_bytes_per_second = 0;
-  int64_t eta_ms = 0;         // 0: unknown or done
-  std::string error;          // of a failed or stalled one
+  int64_t eta_ms = 0;  // 0: unknown or done
+  std::string error;   // of a failed or stalled one
   int64_t create_time_ms = 0;
   int64_t start_time_ms = 0;
   int64_t update_time_ms = 0;
   int64_t finish_time_ms = 0;
-  Txg txg = 0;                // of the call that began it
+  Txg txg = 0;  // of the call that began it
 
   bool done() const { return state >= OperationState::kSucceeded; }
 };

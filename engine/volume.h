@@ -23,7 +23,8 @@ namespace cowshed::engine {
 class TreeReader {
  public:
   explicit TreeReader(PoolParts& parts) : parts_(parts) {}
-  // Reads `pointer` of block `block` (a hole: zeros) into `out`, a part of the block from `skip` on.
+  // Reads `pointer` of block `block` (a hole: zeros) into `out`, a part of the block from `skip`
+  // on.
   absl::Status ReadBlock(const BlockPtr& pointer, uint64_t block, uint64_t skip,
                          std::span<std::byte> out, std::string_view uid) const;
   // Fills `out` from `offset` of the tree alone.

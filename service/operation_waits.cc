@@ -52,7 +52,7 @@ void OperationWait::Start(const absl::Status& admitted) {
   }
   const bool at_once = timeout_.count() == 0 || !waits_->Add(self_);
   if (!at_once) {
-    // The timer keeps its callback for as long as it lives, and it is ours: no cycle.
+    // The timer, a part of this call, keeps its callback: a strong reference would be a cycle.
     timer_.Set(std::chrono::system_clock::now() + timeout_, [weak = weak_from_this()](bool fired) {
       const auto self = fired ? weak.lock() : nullptr;
       if (self != nullptr) self->TimeIsUp();

@@ -14,9 +14,9 @@ namespace cowshed::engine {
 
 }  // namespace cowshed::engine
 
-#define COWSHED_CHECK(condition, message)                                              \
-  do {                                                                                 \
-    if (!(condition)) [[unlikely]] {                                                   \
-      ::cowshed::engine::CheckFailed(__FILE__, __LINE__, #condition, (message));       \
-    }                                                                                  \
+#define COWSHED_CHECK(condition, message)                                        \
+  do {                                                                           \
+    if (!(condition)) [[unlikely]] {                                             \
+      ::cowshed::engine::CheckFailed(__FILE__, __LINE__, #condition, (message)); \
+    }                                                                            \
   } while (false)

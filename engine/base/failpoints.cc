@@ -80,7 +80,8 @@ std::atomic<bool> Failpoints::any_armed_{false};
 
 absl::Status Failpoints::Arm(std::string_view specification) {
   Registry& registry = TheRegistry();
-  for (const absl::string_view text : absl::StrSplit(View(specification), ';', absl::SkipWhitespace())) {
+  for (const absl::string_view text :
+       absl::StrSplit(View(specification), ';', absl::SkipWhitespace())) {
     std::string name;
     Point point;
     if (absl::Status status = ParsePoint(StdView(text), &name, &point); !status.ok()) {

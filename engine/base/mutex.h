@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A thin wrapper over std::mutex and std::condition_variable that clang's thread-safety analysis
-// understands (the ABSL_ annotation macros). Plain std::mutex raises false alarms in that analysis, and absl::Mutex from an
-// uninstrumented Abseil raises false races under ThreadSanitizer; this is clean in both.
+// understands (the ABSL_ annotation macros). Plain std::mutex raises false alarms in that analysis,
+// and absl::Mutex from an uninstrumented Abseil raises false races under ThreadSanitizer; this is
+// clean in both.
 //
 // Threads     Thread-safe.
 // Ownership   MutexLock borrows the mutex for its scope.
@@ -33,7 +34,9 @@ class ABSL_LOCKABLE Mutex {
 // Holds a mutex from construction to the end of its scope.
 class ABSL_SCOPED_LOCKABLE MutexLock {
  public:
-  explicit MutexLock(Mutex& mutex) ABSL_EXCLUSIVE_LOCK_FUNCTION(mutex) : mutex_(mutex) { mutex_.Lock(); }
+  explicit MutexLock(Mutex& mutex) ABSL_EXCLUSIVE_LOCK_FUNCTION(mutex) : mutex_(mutex) {
+    mutex_.Lock();
+  }
   ~MutexLock() ABSL_UNLOCK_FUNCTION() { mutex_.Unlock(); }
   MutexLock(const MutexLock&) = delete;
   MutexLock& operator=(const MutexLock&) = delete;
@@ -52,13 +55,13 @@ class CondVar {
     lock.release();
   }
   // As Wait, but gives up at `deadline`; returns false then.
-  bool WaitUntil(Mutex& mutex, std::chrono::steady_clock::time_point deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+  bool WaitUntil(Mutex& mutex, std::chrono::steady_clock::time_point deadline)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     std::unique_lock<std::mutex> lock(mutex.mutex_, std::adopt_lock);
     // The system clock variant: ThreadSanitizer of clang 14 does not know pthread_cond_clockwait.
     const auto left = deadline - std::chrono::steady_clock::now();
-    const bool notified =
-        condition_.wait_until(lock, std::chrono::system_clock::now() + left) ==
-        std::cv_status::no_timeout;
+    const bool notified = condition_.wait_until(lock, std::chrono::system_clock::now() + left) ==
+                          std::cv_status::no_timeout;
     lock.release();
     return notified;
   }

@@ -12,11 +12,11 @@
 #define COWSHED_CONCAT(a, b) COWSHED_CONCAT_INNER(a, b)
 
 // Returns the status of `expression` from the enclosing function unless it is OK.
-#define RETURN_IF_ERROR(expression)                            \
-  do {                                                         \
-    if (absl::Status status_ = (expression); !status_.ok()) {  \
-      return status_;                                          \
-    }                                                          \
+#define RETURN_IF_ERROR(expression)                           \
+  do {                                                        \
+    if (absl::Status status_ = (expression); !status_.ok()) { \
+      return status_;                                         \
+    }                                                         \
   } while (false)
 
 // Evaluates a StatusOr; returns its error, or moves its value into `declaration`.

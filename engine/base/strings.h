@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Bridges std::string_view to Abseil: Debian's Abseil is built for C++14, where absl::string_view is
-// a type of its own that std::string_view does not convert to.
+// Bridges std::string_view to Abseil: Debian's Abseil is built for C++14, where absl::string_view
+// is a type of its own that std::string_view does not convert to.
 #pragma once
 
 #include <string>

@@ -91,8 +91,7 @@ class Key {
     (Append(parts), ...);
   }
   template <typename T>
-    requires std::unsigned_integral<T> || std::is_enum_v<T>
-  Key& Append(T number) {
+  requires std::unsigned_integral<T> || std::is_enum_v<T> Key& Append(T number) {
     for (int shift = static_cast<int>(sizeof(T)) * 8 - 8; shift >= 0; shift -= 8) {
       bytes_.push_back(static_cast<char>(static_cast<uint64_t>(number) >> shift));
     }

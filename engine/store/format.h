@@ -4,7 +4,8 @@
 // docs/on-disk-format.md draws them; tests/golden pins them. All integers are little-endian; keys
 // in the metadata store are big-endian so that they sort. Zero is never a valid magic or kind.
 //
-//   blocks:   | superblock A | superblock B | reserved (sectors 2..15) | sectors 16.. : data, nodes |
+//   blocks:   | superblock A | superblock B | reserved (sectors 2..15) | sectors 16.. : data, nodes
+//   |
 //
 // A superblock is written over the older of the two, so a torn write leaves the newest one whole.
 #pragma once
@@ -18,7 +19,8 @@
 
 namespace cowshed::engine {
 
-static_assert(std::endian::native == std::endian::little, "records are stored as they lie in memory");
+static_assert(std::endian::native == std::endian::little,
+              "records are stored as they lie in memory");
 
 // A transaction group's number; 0 is "before everything", the first txg of a pool is 1.
 using Txg = uint64_t;
@@ -42,10 +44,10 @@ enum class Codec : uint8_t { kNone = 0 };
 // kGang in `flags` points at one sector that lists the pieces (GangSector); `sectors` then counts
 // the pieces' sectors, not that one.
 struct BlockPtr {
-  uint64_t address = 0;  // first sector in `blocks`
-  Txg birth = 0;         // txg in which it was written
+  uint64_t address = 0;   // first sector in `blocks`
+  Txg birth = 0;          // txg in which it was written
   uint64_t checksum = 0;  // XXH3-64 of the stored bytes (of the assembled pieces for a gang)
-  uint16_t sectors = 0;  // stored length
+  uint16_t sectors = 0;   // stored length
   BlockKind kind = BlockKind::kNone;
   Codec codec = Codec::kNone;
   uint8_t level = 0;  // 0 = data, n = node whose children have level n - 1

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The records of work in progress: jobs on the reclaim queue, and the operations that wait for them.
-// Encoded as those of records.h.
+// The records of work in progress: jobs on the reclaim queue, and the operations that wait for
+// them. Encoded as those of records.h.
 //
 // Threads     Plain values.
 // Errors      Decode: DATA_LOSS naming the record.
@@ -29,33 +29,33 @@ struct JobRecord {
   static constexpr Table kTable = Table::kJobs;
   JobKind kind = JobKind::kDataset;
   JobPhase phase = JobPhase::kVerify;
-  uint8_t destroy_kind = 0;       // DestroyKind of stats.h
-  uint8_t method = 0;             // DestroyMethod of stats.h
+  uint8_t destroy_kind = 0;  // DestroyKind of stats.h
+  uint8_t method = 0;        // DestroyMethod of stats.h
   bool stalled = false;
   OperationId operation{};
-  int64_t create_time_ms = 0;     // the acknowledgement: reclaim latency counts from here
-  DatasetId dataset{};            // whose snapshot records are to go (kDataset); 0: none
-  SnapshotId snapshot{};          // kSnapshot
-  DirectoryId directory{};        // kPrefix
+  int64_t create_time_ms = 0;  // the acknowledgement: reclaim latency counts from here
+  DatasetId dataset{};         // whose snapshot records are to go (kDataset); 0: none
+  SnapshotId snapshot{};       // kSnapshot
+  DirectoryId directory{};     // kPrefix
   LivelistId livelist{};
-  DeadlistId deadlist{};          // kDataset: to forget; kSnapshot: buckets to free
-  TreeState tree;                 // fallback walk: pointers with birth > min_birth
+  DeadlistId deadlist{};  // kDataset: to forget; kSnapshot: buckets to free
+  TreeState tree;         // fallback walk: pointers with birth > min_birth
   Txg min_birth = 0;
-  Txg origin_txg = 0;             // below the oldest snapshot of a fallback walk
-  Txg cursor_start = 0;           // kFree: sublist (kDataset) or bucket (kSnapshot) worked on
-  uint64_t cursor = 0;            // next address (livelist) or block (tree walk)
-  uint32_t cursor_chunk = 0;      // kSnapshot: position in the bucket's log
+  Txg origin_txg = 0;         // below the oldest snapshot of a fallback walk
+  Txg cursor_start = 0;       // kFree: sublist (kDataset) or bucket (kSnapshot) worked on
+  uint64_t cursor = 0;        // next address (livelist) or block (tree walk)
+  uint32_t cursor_chunk = 0;  // kSnapshot: position in the bucket's log
   uint32_t cursor_entry = 0;
-  uint64_t left_sectors = 0;      // still to be freed: its part of PoolRecord::freeing_sectors
-  std::string error;              // of a stalled one
+  uint64_t left_sectors = 0;  // still to be freed: its part of PoolRecord::freeing_sectors
+  std::string error;          // of a stalled one
   std::string Encode() const;
   static absl::StatusOr<JobRecord> Decode(std::string_view bytes);
 };
 
 struct OperationRecord {
   static constexpr Table kTable = Table::kOperations;
-  uint8_t kind = 0;   // OperationKind of types.h
-  uint8_t state = 0;  // OperationState of types.h
+  uint8_t kind = 0;          // OperationKind of types.h
+  uint8_t state = 0;         // OperationState of types.h
   uint8_t destroy_kind = 0;  // DestroyKind of stats.h, for its latency
   std::string target;
   uint64_t target_count = 0;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The records of the metadata store that describe lifetimes: pool, names, datasets, snapshots and
-// holds; jobs and operations are in job_records.h. Keys are in meta_store.h's Table; every record is
-// encoded field by field in the order of its declaration (docs/on-disk-format.md).
+// holds; jobs and operations are in job_records.h. Keys are in meta_store.h's Table; every record
+// is encoded field by field in the order of its declaration (docs/on-disk-format.md).
 //
 // Threads     Plain values.
 // Errors      Decode: DATA_LOSS naming the record.
@@ -33,16 +33,16 @@ struct PoolRecord {
   PoolUid uid;
   FeatureMasks features;
   Txg txg = 0;
-  Txg blocks_stamp_txg = 0;      // the superblock stamp this commit was synced with
+  Txg blocks_stamp_txg = 0;  // the superblock stamp this commit was synced with
   uint64_t next_id = kFirstId;
   uint64_t capacity_sectors = 0;
   int64_t create_time_ms = 0;
-  uint64_t datasets = 0;         // visible heads
-  uint64_t clones = 0;           // of them
-  uint64_t snapshots = 0;        // visible, deferred ones included
+  uint64_t datasets = 0;   // visible heads
+  uint64_t clones = 0;     // of them
+  uint64_t snapshots = 0;  // visible, deferred ones included
   uint64_t deferred_snapshots = 0;
   uint64_t holds = 0;
-  uint64_t livelists = 0;        // of heads, and of jobs until they are done
+  uint64_t livelists = 0;  // of heads, and of jobs until they are done
   uint64_t jobs = 0;
   uint64_t requests = 0;         // stored replies
   uint64_t freeing_sectors = 0;  // queued in jobs, the free log not included
@@ -81,27 +81,27 @@ struct DatasetRecord {
   std::string segment;
   Txg create_txg = 0;
   int64_t create_time_ms = 0;
-  uint64_t revision = 1;         // counts lifecycle changes: the etag
-  bool doomed = false;           // name gone; goes when nothing depends on its snapshots any more
+  uint64_t revision = 1;  // counts lifecycle changes: the etag
+  bool doomed = false;    // name gone; goes when nothing depends on its snapshots any more
   TreeState tree;
-  SnapshotId origin{};           // 0: not a clone
+  SnapshotId origin{};  // 0: not a clone
   Txg origin_txg = 0;
-  Txg newest_snapshot_txg = 0;   // of its own snapshots, hidden ones too; 0: none
+  Txg newest_snapshot_txg = 0;  // of its own snapshots, hidden ones too; 0: none
   LivelistId livelist{};
   DeadlistId deadlist{};
-  uint64_t used_sectors = 0;       // net sum of the livelist
+  uint64_t used_sectors = 0;        // net sum of the livelist
   uint64_t referenced_sectors = 0;  // reachable from the head, nodes included
-  uint64_t written_sectors = 0;    // of these, born after the previous snapshot
-  uint64_t data_blocks = 0;        // reachable from the head
-  uint64_t snapshots = 0;          // visible own ones
+  uint64_t written_sectors = 0;     // of these, born after the previous snapshot
+  uint64_t data_blocks = 0;         // reachable from the head
+  uint64_t snapshots = 0;           // visible own ones
   uint64_t deferred_snapshots = 0;  // of the visible ones
-  uint64_t all_snapshots = 0;      // hidden and dying ones too
-  uint64_t clones = 0;             // visible clones of own snapshots
-  uint64_t dependents = 0;         // clones of own snapshots, doomed ones too, plus holds
+  uint64_t all_snapshots = 0;       // hidden and dying ones too
+  uint64_t clones = 0;              // visible clones of own snapshots
+  uint64_t dependents = 0;          // clones of own snapshots, doomed ones too, plus holds
   std::optional<uint64_t> quota_bytes;
   int64_t expire_time_ms = 0;
   bool expiry_blocked = false;
-  OperationId operation{};         // of its destruction (doomed) or its trim
+  OperationId operation{};  // of its destruction (doomed) or its trim
   std::map<std::string, std::string> labels;
 
   // Of the newest own snapshot, else the origin, else 0.
@@ -113,21 +113,21 @@ struct DatasetRecord {
 struct SnapshotRecord {
   static constexpr Table kTable = Table::kSnapshots;
   DatasetId dataset{};
-  std::string name;           // empty: hidden (made by a clone of a head, or dying)
+  std::string name;  // empty: hidden (made by a clone of a head, or dying)
   Txg txg = 0;
   int64_t create_time_ms = 0;
-  bool deferred = false;      // visible, goes with the last clone or hold
-  bool hidden = false;        // goes with its last clone
-  bool dying = false;         // destroyed by name; a job takes it out of its lineage
+  bool deferred = false;  // visible, goes with the last clone or hold
+  bool hidden = false;    // goes with its last clone
+  bool dying = false;     // destroyed by name; a job takes it out of its lineage
   TreeState tree;
   DeadlistId deadlist{};
   uint64_t referenced_sectors = 0;
   uint64_t written_sectors = 0;
   uint64_t data_blocks = 0;
-  uint64_t clones = 0;        // visible
-  uint64_t all_clones = 0;    // doomed ones too
+  uint64_t clones = 0;      // visible
+  uint64_t all_clones = 0;  // doomed ones too
   uint64_t holds = 0;
-  OperationId operation{};    // of its (deferred) destruction
+  OperationId operation{};  // of its (deferred) destruction
   std::map<std::string, std::string> labels;
 
   bool visible() const { return !hidden && !dying; }

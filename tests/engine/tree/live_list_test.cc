@@ -157,7 +157,8 @@ class LiveListTest : public MetaFixture {
   absl::Status Append(Txg fence, Txg now, const std::vector<LogEntry>& entries,
                       uint64_t max_entries = 1000, LivelistId list = kList) {
     return LiveList::Append(*txn_, list, fence, now, kBlockSectors, entries,
-                            {.max_entries = max_entries}, ids_).status();
+                            {.max_entries = max_entries}, ids_)
+        .status();
   }
   std::vector<Txg> Starts(LivelistId list = kList) {
     std::vector<Txg> starts;
