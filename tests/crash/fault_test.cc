@@ -25,7 +25,7 @@ namespace cowshed::engine {
 namespace {
 
 constexpr uint64_t kNever = 1000000000;
-constexpr uint64_t kTriesByDefault = 8;
+constexpr uint64_t kTriesByDefault = 10;
 
 // A kind of failure: of an operation on `blocks`, or of a named point in the engine.
 struct Fault {

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "engine/base/failpoints.h"
+#include "engine/base/status_macros.h"
 #include "engine/txg.h"
 #include "tests/engine/held_sync.h"
 #include "tests/support/fault_file.h"
@@ -102,6 +103,62 @@ TEST_F(TxgFullTest, WritesAreRefusedBeforeTheyAreAcceptedAndResumeAfterADestroy)
   ASSERT_OK(pool_.Destroy("victim").status());
   EXPECT_OK(pool_.Write("d", 32 * kMiB, Fill('z', 256 << 10)));
   EXPECT_OK(pool_.Flush("d").status());
+}
+
+// Punches holes only once it is let.
+class PatientPunchFile final : public FaultFile {
+ public:
+  PatientPunchFile(std::unique_ptr<File> file, std::shared_ptr<FaultPlan> plan)
+      : FaultFile(std::move(file), std::move(plan)) {}
+  absl::Status Punch(uint64_t offset, uint64_t bytes) override {
+    RETURN_IF_ERROR(Failpoints::Hit("test.punch"));
+    return FaultFile::Punch(offset, bytes);
+  }
+};
+
+// A write was refused for want of space while the space was only withheld for a punch.
+TEST_F(TxgFullTest, WriteWaitsForSpaceThatIsBeingPunched) {
+  pool_.Reopen([this](PoolOptions* options) {
+    options->wrap_blocks_file = [plan = plan_](std::unique_ptr<File> file) {
+      return std::make_unique<PatientPunchFile>(std::move(file), plan);
+    };
+  });
+  ASSERT_OK(pool_.Create("victim", 4 * kMiB, 16384).status());
+  ASSERT_OK(pool_.Write("victim", 0, Fill('v', 4 * kMiB)));
+  ASSERT_OK(pool_.Create("d", 64 * kMiB, 16384).status());
+  absl::Status status;
+  for (uint64_t at = 0; status.ok(); at += 16384) status = pool_.Write("d", at, Fill('d', 16384));
+  EXPECT_EQ(ReasonOf(status), "POOL_FULL");
+  ASSERT_OK(Failpoints::Arm("test.punch=pause"));
+  ASSERT_OK(pool_.Destroy("victim").status());
+  while (Failpoints::Hits("test.punch") == 0) std::this_thread::yield();
+  while (pool_->space().freeing_bytes > 0) std::this_thread::yield();
+  std::thread punching([] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    Failpoints::Disarm("test.punch");
+  });
+  EXPECT_OK(pool_.Write("d", 32 * kMiB, Fill('z', kMiB)));
+  punching.join();
+}
+
+// A write that waited for reclaim made the txg thread try empty txgs without a pause.
+TEST_F(TxgFullTest, WriteThatWaitsForReclaimLetsTheTxgThreadRest) {
+  pool_.Reopen([](PoolOptions* options) {
+    options->background_work = false;  // so reclaim does not come
+    options->write_wait_max = std::chrono::milliseconds(300);
+  });
+  ASSERT_OK(pool_.Create("victim", 2 * kMiB, 16384).status());
+  ASSERT_OK(pool_.Write("victim", 0, Fill('v', 2 * kMiB)));
+  ASSERT_OK(pool_.Create("d", 64 * kMiB, 16384).status());
+  absl::Status status;
+  for (uint64_t at = 0; status.ok(); at += 16384) status = pool_.Write("d", at, Fill('d', 16384));
+  ASSERT_OK(pool_.Flush("d").status());
+  ASSERT_OK(pool_.Destroy("victim").status());
+  ASSERT_OK(Failpoints::Arm("sync.tasks_run=error:skip=1000000000"));
+  EXPECT_EQ(ReasonOf(pool_.Write("d", 32 * kMiB, Fill('z', kMiB))), "POOL_FULL");
+  EXPECT_LE(Failpoints::Hits("sync.tasks_run"), 50u);
+  ASSERT_OK(pool_->DrainBackground());
+  EXPECT_OK(pool_.Write("d", 32 * kMiB, Fill('z', 128 << 10)));
 }
 
 TEST_F(TxgFullTest, QuotaIsCheckedBeforeAWriteIsAccepted) {

@@ -64,7 +64,7 @@ class FaultPlan {
   std::vector<FileCall> calls_ ABSL_GUARDED_BY(mutex_);
 };
 
-class FaultFile final : public File {
+class FaultFile : public File {
  public:
   FaultFile(std::unique_ptr<File> file, std::shared_ptr<FaultPlan> plan)
       : file_(std::move(file)), plan_(std::move(plan)) {}
