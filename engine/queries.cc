@@ -142,8 +142,7 @@ absl::StatusOr<Page<DatasetInfo>> ListClones(const MetaTxn& txn, const PoolUid& 
   if (args.origin.find('@') != std::string::npos) {
     ASSIGN_OR_RETURN(const FoundSnapshot origin, ResolveSnapshot(txn, args.origin));
     txg = origin.record.txg;
-    ASSIGN_OR_RETURN(const bool all, AddClones(txn, pool, args, origin.id, &last_clone, &page));
-    (void)all;  // the page knows
+    RETURN_IF_ERROR(AddClones(txn, pool, args, origin.id, &last_clone, &page).status());
     return finish();
   }
   ASSIGN_OR_RETURN(const FoundDataset parent, ResolveDataset(txn, args.origin));

@@ -361,12 +361,12 @@ absl::Status TxgManager::Attempt(Batch& batch, Stage* stage) {
       batch.drain_free_log || context.drain_free_log ||
       parts_.allocator.free_log_runs() > parts_.options.free_log_max_runs / 2;
   if (flush_regions) {
-    ASSIGN_OR_RETURN(
-        uint64_t flushed,
-        parts_.allocator.FlushRegions(
-            *meta, parts_.epochs.ReusableUpTo(), parts_.options.regions_flushed_per_txg,
-            parts_.options.punch_holes && punch_ ? &context.to_punch : nullptr));
-    (void)flushed;
+    RETURN_IF_ERROR(
+        parts_.allocator
+            .FlushRegions(*meta, parts_.epochs.ReusableUpTo(),
+                          parts_.options.regions_flushed_per_txg,
+                          parts_.options.punch_holes && punch_ ? &context.to_punch : nullptr)
+            .status());
   }
   RETURN_IF_ERROR(parts_.allocator.WriteBack(*meta, txg));
   if (meta->changes() == 0) {

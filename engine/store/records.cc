@@ -8,6 +8,10 @@
 namespace cowshed::engine {
 namespace {
 
+// Record, const or not.
+template <typename T, typename Record>
+concept Same = std::is_same_v<std::remove_const_t<T>, Record>;
+
 // One field list per record serves both directions: `Fields(archive, record)` visits the members in
 // declaration order, and the archive either writes or reads each.
 class Writer {
@@ -66,8 +70,8 @@ class Reader {
   Decoder decoder_;
 };
 
-template <typename Archive, typename Record>
-void PoolRecordFields(Archive& archive, Record& record) {
+template <typename Archive, Same<PoolRecord> Record>
+void Fields(Archive& archive, Record& record) {
   archive(record.version);
   archive(record.uid);
   archive(record.features);
@@ -93,22 +97,22 @@ void PoolRecordFields(Archive& archive, Record& record) {
   archive(record.destroyed_by_method);
 }
 
-template <typename Archive, typename Record>
-void NameRecordFields(Archive& archive, Record& record) {
+template <typename Archive, Same<NameRecord> Record>
+void Fields(Archive& archive, Record& record) {
   archive(record.directory);
   archive(record.dataset);
 }
 
-template <typename Archive, typename Record>
-void DirectoryRecordFields(Archive& archive, Record& record) {
+template <typename Archive, Same<DirectoryRecord> Record>
+void Fields(Archive& archive, Record& record) {
   archive(record.parent);
   archive(record.segment);
   archive(record.entries);
   archive(record.detached);
 }
 
-template <typename Archive, typename Record>
-void DatasetRecordFields(Archive& archive, Record& record) {
+template <typename Archive, Same<DatasetRecord> Record>
+void Fields(Archive& archive, Record& record) {
   archive(record.directory);
   archive(record.segment);
   archive(record.create_txg);
@@ -137,8 +141,8 @@ void DatasetRecordFields(Archive& archive, Record& record) {
   archive(record.labels);
 }
 
-template <typename Archive, typename Record>
-void SnapshotRecordFields(Archive& archive, Record& record) {
+template <typename Archive, Same<SnapshotRecord> Record>
+void Fields(Archive& archive, Record& record) {
   archive(record.dataset);
   archive(record.name);
   archive(record.txg);
@@ -158,15 +162,15 @@ void SnapshotRecordFields(Archive& archive, Record& record) {
   archive(record.labels);
 }
 
-template <typename Archive, typename Record>
-void HoldRecordFields(Archive& archive, Record& record) {
+template <typename Archive, Same<HoldRecord> Record>
+void Fields(Archive& archive, Record& record) {
   archive(record.owner);
   archive(record.create_time_ms);
   archive(record.expire_time_ms);
 }
 
-template <typename Archive, typename Record>
-void JobRecordFields(Archive& archive, Record& record) {
+template <typename Archive, Same<JobRecord> Record>
+void Fields(Archive& archive, Record& record) {
   archive(record.kind);
   archive(record.phase);
   archive(record.destroy_kind);
@@ -190,8 +194,8 @@ void JobRecordFields(Archive& archive, Record& record) {
   archive(record.error);
 }
 
-template <typename Archive, typename Record>
-void OperationRecordFields(Archive& archive, Record& record) {
+template <typename Archive, Same<OperationRecord> Record>
+void Fields(Archive& archive, Record& record) {
   archive(record.kind);
   archive(record.state);
   archive(record.destroy_kind);
@@ -210,110 +214,62 @@ void OperationRecordFields(Archive& archive, Record& record) {
   archive(record.txg);
 }
 
+template <typename Record>
+std::string EncodeFields(const Record& record) {
+  Writer writer;
+  Fields(writer, record);
+  return writer.Take();
+}
+
+template <typename Record>
+absl::StatusOr<Record> DecodeFields(std::string_view bytes, std::string_view what) {
+  Reader reader(bytes);
+  Record record;
+  Fields(reader, record);
+  RETURN_IF_ERROR(reader.Finish(what));
+  return record;
+}
+
 }  // namespace
 
-std::string PoolRecord::Encode() const {
-  Writer writer;
-  PoolRecordFields(writer, *this);
-  return writer.Take();
-}
+std::string PoolRecord::Encode() const { return EncodeFields(*this); }
 absl::StatusOr<PoolRecord> PoolRecord::Decode(std::string_view bytes) {
-  Reader reader(bytes);
-  PoolRecord record;
-  PoolRecordFields(reader, record);
-  RETURN_IF_ERROR(reader.Finish("pool record"));
-  return record;
+  return DecodeFields<PoolRecord>(bytes, "pool record");
 }
 
-std::string NameRecord::Encode() const {
-  Writer writer;
-  NameRecordFields(writer, *this);
-  return writer.Take();
-}
+std::string NameRecord::Encode() const { return EncodeFields(*this); }
 absl::StatusOr<NameRecord> NameRecord::Decode(std::string_view bytes) {
-  Reader reader(bytes);
-  NameRecord record;
-  NameRecordFields(reader, record);
-  RETURN_IF_ERROR(reader.Finish("name record"));
-  return record;
+  return DecodeFields<NameRecord>(bytes, "name record");
 }
 
-std::string DirectoryRecord::Encode() const {
-  Writer writer;
-  DirectoryRecordFields(writer, *this);
-  return writer.Take();
-}
+std::string DirectoryRecord::Encode() const { return EncodeFields(*this); }
 absl::StatusOr<DirectoryRecord> DirectoryRecord::Decode(std::string_view bytes) {
-  Reader reader(bytes);
-  DirectoryRecord record;
-  DirectoryRecordFields(reader, record);
-  RETURN_IF_ERROR(reader.Finish("directory record"));
-  return record;
+  return DecodeFields<DirectoryRecord>(bytes, "directory record");
 }
 
-std::string DatasetRecord::Encode() const {
-  Writer writer;
-  DatasetRecordFields(writer, *this);
-  return writer.Take();
-}
+std::string DatasetRecord::Encode() const { return EncodeFields(*this); }
 absl::StatusOr<DatasetRecord> DatasetRecord::Decode(std::string_view bytes) {
-  Reader reader(bytes);
-  DatasetRecord record;
-  DatasetRecordFields(reader, record);
-  RETURN_IF_ERROR(reader.Finish("dataset record"));
-  return record;
+  return DecodeFields<DatasetRecord>(bytes, "dataset record");
 }
 
-std::string SnapshotRecord::Encode() const {
-  Writer writer;
-  SnapshotRecordFields(writer, *this);
-  return writer.Take();
-}
+std::string SnapshotRecord::Encode() const { return EncodeFields(*this); }
 absl::StatusOr<SnapshotRecord> SnapshotRecord::Decode(std::string_view bytes) {
-  Reader reader(bytes);
-  SnapshotRecord record;
-  SnapshotRecordFields(reader, record);
-  RETURN_IF_ERROR(reader.Finish("snapshot record"));
-  return record;
+  return DecodeFields<SnapshotRecord>(bytes, "snapshot record");
 }
 
-std::string HoldRecord::Encode() const {
-  Writer writer;
-  HoldRecordFields(writer, *this);
-  return writer.Take();
-}
+std::string HoldRecord::Encode() const { return EncodeFields(*this); }
 absl::StatusOr<HoldRecord> HoldRecord::Decode(std::string_view bytes) {
-  Reader reader(bytes);
-  HoldRecord record;
-  HoldRecordFields(reader, record);
-  RETURN_IF_ERROR(reader.Finish("hold record"));
-  return record;
+  return DecodeFields<HoldRecord>(bytes, "hold record");
 }
 
-std::string JobRecord::Encode() const {
-  Writer writer;
-  JobRecordFields(writer, *this);
-  return writer.Take();
-}
+std::string JobRecord::Encode() const { return EncodeFields(*this); }
 absl::StatusOr<JobRecord> JobRecord::Decode(std::string_view bytes) {
-  Reader reader(bytes);
-  JobRecord record;
-  JobRecordFields(reader, record);
-  RETURN_IF_ERROR(reader.Finish("job record"));
-  return record;
+  return DecodeFields<JobRecord>(bytes, "job record");
 }
 
-std::string OperationRecord::Encode() const {
-  Writer writer;
-  OperationRecordFields(writer, *this);
-  return writer.Take();
-}
+std::string OperationRecord::Encode() const { return EncodeFields(*this); }
 absl::StatusOr<OperationRecord> OperationRecord::Decode(std::string_view bytes) {
-  Reader reader(bytes);
-  OperationRecord record;
-  OperationRecordFields(reader, record);
-  RETURN_IF_ERROR(reader.Finish("operation record"));
-  return record;
+  return DecodeFields<OperationRecord>(bytes, "operation record");
 }
 
 }  // namespace cowshed::engine

@@ -8,6 +8,7 @@
 //   held.Release();
 //
 // Threads     Externally synchronised. One at a time: the failpoint is the process's.
+// Assumes     A pool without background work, whose txgs could be held instead.
 // Ownership   Borrows the pool. A held pool must be released before a call is waited for.
 #pragma once
 

@@ -15,7 +15,6 @@
 #include "engine/base/failpoints.h"
 #include "engine/base/status_macros.h"
 #include "engine/txg.h"
-#include "tests/engine/held_sync.h"
 #include "tests/support/fault_file.h"
 #include "tests/support/temp_pool.h"
 #include "tests/support/testing.h"
