@@ -227,6 +227,21 @@ def test_pool_space_livelist_ops_top_check_version(cow: Cow, base: str) -> None:
     assert versions["client"] == cowshed.__version__ and versions["boot_id"]
 
 
+def test_export_replaces_nothing_but_regular_files(cow: Cow, base: str, tmp_path: Path) -> None:
+    """Bug: export renamed its file over whatever was there: a FIFO, a device, a link."""
+    assert cow("create", base, "64KiB").status == 0
+    fifo, target, link = tmp_path / "fifo", tmp_path / "target", tmp_path / "link"
+    os.mkfifo(fifo)
+    target.write_bytes(b"old")
+    link.symlink_to(target)
+    refused = cow("export", base, fifo)
+    assert refused.status == 1 and "regular files" in refused.stderr
+    assert fifo.is_fifo()
+    assert cow("export", base, "-").status == 1
+    assert cow("export", base, link).status == 0
+    assert link.is_symlink() and target.stat().st_size == 65536
+
+
 def test_import_and_export_are_bit_exact_and_sparse(cow: Cow, base: str, tmp_path: Path) -> None:
     image, copy = tmp_path / "image", tmp_path / "copy"
     with image.open("wb") as f:

@@ -132,7 +132,9 @@ def retry_delay(error: CowshedError, attempt: int) -> float | None:
     """Seconds to wait before attempt number `attempt` + 1; None: do not try again."""
     backoff = min(_MAX_DELAY_SECONDS, _FIRST_DELAY_SECONDS * 2.0**attempt)
     jittered = backoff * random.uniform(0.5, 1.0)
-    if error.code == "UNAVAILABLE" and error.reason in ("", "SERVER_STOPPING"):
+    # A call that reaches a connection as the server closes it ends CANCELLED, though nobody did.
+    ended_by_server = error.code in ("UNAVAILABLE", "CANCELLED")
+    if ended_by_server and error.reason in ("", "SERVER_STOPPING"):
         return jittered
     if error.reason == "SERVER_BUSY":
         return max(jittered, error.retry_delay or 0.0)

@@ -235,6 +235,17 @@ def differing_runs(data: bytes, stored: bytes, block: int) -> Iterator[tuple[boo
     yield start_same, start, len(data)
 
 
+def _export_target(path: str | os.PathLike[str]) -> Path:
+    """The regular file to make or replace, links followed."""
+    target = Path(os.path.realpath(path))
+    if os.fspath(path) == "-" or (target.exists() and not target.is_file()):
+        message = "only regular files can be exported to"
+        raise OSError(errno.EINVAL, message, os.fspath(path))
+    if not target.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(target.parent))
+    return target
+
+
 def export_image(
     client: Client,
     name: Name,
@@ -244,10 +255,14 @@ def export_image(
 ) -> ExportResult:
     """Writes a dataset or snapshot into a sparse file, byte for byte.
 
-    The file appears under its name only once it is complete and on disk. A head that is written to
-    meanwhile is consistent per chunk only: export a snapshot.
+    The file appears under its name only once it is complete and on disk; a symbolic link is
+    followed. A head that is written to meanwhile is consistent per chunk only: export a snapshot.
+
+    Raises:
+        OSError: The target exists and is not a regular file (a device, a FIFO, a directory): it
+            would be replaced, not written to.
     """
-    target = Path(path)
+    target = _export_target(path)
     source = client.open(name)
     fd, partial = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     data_bytes = offset = 0
