@@ -40,7 +40,7 @@ struct Limits {
   size_t connections_max = 4096;
   std::chrono::milliseconds stall_timeout{60000};  // a client that takes nothing that long is cut
   std::chrono::milliseconds stall_grace{10000};    // to take the answer that says so
-  std::chrono::milliseconds drain_timeout{5000};  // for calls under way when the server stops
+  std::chrono::milliseconds drain_timeout{5000};   // for calls under way when the server stops
 };
 
 // Counts callbacks that the pool has not called yet.
