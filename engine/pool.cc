@@ -15,6 +15,17 @@
 #include "engine/volume.h"
 
 namespace cowshed::engine {
+namespace {
+
+// A verb of lifecycle.h with its arguments: the call that a task makes, once for each attempt.
+template <typename Verb, typename... Args>
+auto Bind(Verb verb, Args... args) {
+  return [verb, ... args = std::move(args)](TxgContext& context, Outcome* outcome) {
+    return verb(context, args..., outcome);
+  };
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<Pool>> Pool::Open(const PoolOptions& options) {
   ASSIGN_OR_RETURN(std::unique_ptr<PoolImpl> pool, PoolImpl::Open(options));
@@ -91,38 +102,23 @@ void PoolImpl::FinishOnce(const std::string& hash, const absl::StatusOr<Outcome>
 }
 
 void PoolImpl::CreateDataset(CreateDatasetArgs args, Idempotency key, OutcomeCallback done) {
-  Submit(
-      [args = std::move(args)](TxgContext& context, Outcome* outcome) {
-        return engine::CreateDataset(context, args, outcome);
-      },
-      std::move(key), std::move(done));
+  Submit(Bind(engine::CreateDataset, std::move(args)), std::move(key), std::move(done));
 }
 
 void PoolImpl::UpdateDataset(UpdateDatasetArgs args, Idempotency key, OutcomeCallback done) {
-  Submit(
-      [args = std::move(args)](TxgContext& context, Outcome* outcome) {
-        return engine::UpdateDataset(context, args, outcome);
-      },
-      std::move(key), std::move(done));
+  Submit(Bind(engine::UpdateDataset, std::move(args)), std::move(key), std::move(done));
 }
 
 void PoolImpl::CreateSnapshots(CreateSnapshotsArgs args, Idempotency key, OutcomeCallback done) {
-  Submit(
-      [args = std::move(args)](TxgContext& context, Outcome* outcome) {
-        return engine::CreateSnapshots(context, args, outcome);
-      },
-      std::move(key), std::move(done));
+  Submit(Bind(engine::CreateSnapshots, std::move(args)), std::move(key), std::move(done));
 }
 
 void PoolImpl::CloneDataset(CloneDatasetArgs args, Idempotency key, OutcomeCallback done) {
-  Submit(
-      [args = std::move(args)](TxgContext& context, Outcome* outcome) {
-        return engine::CloneDataset(context, args, outcome);
-      },
-      std::move(key), std::move(done));
+  Submit(Bind(engine::CloneDataset, std::move(args)), std::move(key), std::move(done));
 }
 
 void PoolImpl::DestroyDatasets(DestroyDatasetsArgs args, Idempotency key, OutcomeCallback done) {
+  // Not bound: its last argument, the kind of operation, stays at its default.
   Submit(
       [args = std::move(args)](TxgContext& context, Outcome* outcome) {
         return engine::DestroyDatasets(context, args, outcome);
@@ -131,62 +127,41 @@ void PoolImpl::DestroyDatasets(DestroyDatasetsArgs args, Idempotency key, Outcom
 }
 
 void PoolImpl::DestroySnapshots(DestroySnapshotsArgs args, Idempotency key, OutcomeCallback done) {
-  Submit(
-      [args = std::move(args)](TxgContext& context, Outcome* outcome) {
-        return engine::DestroySnapshots(context, args, outcome);
-      },
-      std::move(key), std::move(done), Space::kFreesSpace);
+  Submit(Bind(engine::DestroySnapshots, std::move(args)), std::move(key), std::move(done),
+         Space::kFreesSpace);
 }
 
 void PoolImpl::HoldSnapshot(HoldSnapshotArgs args, Idempotency key, OutcomeCallback done) {
-  Submit(
-      [args = std::move(args)](TxgContext& context, Outcome* outcome) {
-        return engine::HoldSnapshot(context, args, outcome);
-      },
-      std::move(key), std::move(done));
+  Submit(Bind(engine::HoldSnapshot, std::move(args)), std::move(key), std::move(done));
 }
 
 void PoolImpl::ReleaseHold(std::string snapshot, std::string tag, Idempotency key,
                            OutcomeCallback done) {
-  Submit([snapshot = std::move(snapshot), tag = std::move(tag)](
-             TxgContext& context,
-             Outcome* outcome) { return engine::ReleaseHold(context, snapshot, tag, outcome); },
-         std::move(key), std::move(done), Space::kFreesSpace);
+  Submit(Bind(engine::ReleaseHold, std::move(snapshot), std::move(tag)), std::move(key),
+         std::move(done), Space::kFreesSpace);
 }
 
 void PoolImpl::RollbackDataset(RollbackDatasetArgs args, Idempotency key, OutcomeCallback done) {
-  Submit(
-      [args = std::move(args)](TxgContext& context, Outcome* outcome) {
-        return engine::RollbackDataset(context, args, outcome);
-      },
-      std::move(key), std::move(done), Space::kFreesSpace);
+  Submit(Bind(engine::RollbackDataset, std::move(args)), std::move(key), std::move(done),
+         Space::kFreesSpace);
 }
 
 void PoolImpl::PromoteDataset(std::string name, std::string etag, Idempotency key,
                               OutcomeCallback done) {
-  Submit(
-      [name = std::move(name), etag = std::move(etag)](TxgContext& context, Outcome* outcome) {
-        return engine::PromoteDataset(context, name, etag, outcome);
-      },
-      std::move(key), std::move(done));
+  Submit(Bind(engine::PromoteDataset, std::move(name), std::move(etag)), std::move(key),
+         std::move(done));
 }
 
 void PoolImpl::RenameDataset(std::string name, std::string new_name, std::string etag,
                              Idempotency key, OutcomeCallback done) {
-  Submit(
-      [name = std::move(name), new_name = std::move(new_name), etag = std::move(etag)](
-          TxgContext& context, Outcome* outcome) {
-        return engine::RenameDataset(context, name, new_name, etag, outcome);
-      },
-      std::move(key), std::move(done));
+  Submit(Bind(engine::RenameDataset, std::move(name), std::move(new_name), std::move(etag)),
+         std::move(key), std::move(done));
 }
 
 void PoolImpl::RenameSnapshot(std::string name, std::string new_name, Idempotency key,
                               OutcomeCallback done) {
-  Submit([name = std::move(name), new_name = std::move(new_name)](
-             TxgContext& context,
-             Outcome* outcome) { return engine::RenameSnapshot(context, name, new_name, outcome); },
-         std::move(key), std::move(done));
+  Submit(Bind(engine::RenameSnapshot, std::move(name), std::move(new_name)), std::move(key),
+         std::move(done));
 }
 
 void PoolImpl::Sync(absl::AnyInvocable<void(absl::StatusOr<Txg>)> done) {
