@@ -13,7 +13,10 @@ from google.protobuf import descriptor_pb2
 sys.path.insert(0, str(Path(__file__).parent))
 import cpp_text
 import descriptors
+import document_rules  # noqa: F401  registers its rules, as the two below do
+import layer_rules  # noqa: F401
 import rules
+import source_rules  # noqa: F401
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("COWSHED_BUILD_DIR", ROOT / "build/release"))
