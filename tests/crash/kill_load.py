@@ -122,6 +122,7 @@ class Worker:
         self._file: DatasetFile = self.client.open(f"{self.base}/file", "r+b")
         self._durable = bytes(FILE_BYTES)
         self._unflushed: list[VolatileWrite] = []
+        self._lost: list[tuple[int, int]] = []  # reported lost; what is left is still to be seen
         self._again: list[VolatileWrite] = []  # reported lost, to be written again
 
     # The load ---------------------------------------------------------------------------------
@@ -147,6 +148,8 @@ class Worker:
     def _step(self) -> None:
         if self.pending is not None:
             self._finish_pending()
+        elif self._lost:
+            self._see_what_is_left()
         elif self._unflushed and not self._unflushed[-1].acknowledged:
             self._send_write()
         elif self._again:
@@ -205,14 +208,20 @@ class Worker:
         # It names what may be lost, no less and no more.
         assert list(error.ranges) == merge(write.range for write in self._unflushed)
         self.lost_reports += 1
+        self._lost = list(error.ranges)
+        self._see_what_is_left()
+
+    def _see_what_is_left(self) -> None:
+        # A report is given once, but the server may die again before this has looked.
         wanted = apply(self._durable, self._unflushed)
         found, kept = self._find_prefix()
         self.lost_writes += len(self._unflushed) - kept
         self._durable = found
         self._unflushed = []
         self._again = [
-            VolatileWrite(start, wanted[start:end]) for start, end in error.ranges
+            VolatileWrite(start, wanted[start:end]) for start, end in self._lost
         ] + self._again
+        self._lost = []
 
     def _find_prefix(self) -> tuple[bytes, int]:
         """What is there: everything flushed, and of the rest the first writes, each whole."""
@@ -351,6 +360,8 @@ class Worker:
             assert self._look() == shown(self.model), "a call sent again happened twice"
         else:
             assert found == shown(self.model), self.base
+        if self._lost:
+            self._see_what_is_left()
         self._find_prefix()
         if any(write.acknowledged for write in self._unflushed):
             before = self.lost_reports
