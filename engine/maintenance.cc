@@ -79,9 +79,10 @@ absl::Status Housekeeper::Sample() {
 
 absl::StatusOr<bool> Housekeeper::Step() {
   RETURN_IF_ERROR(Sample());
+  // Space first: somebody may wait for it, nobody for dead logs.
+  ASSIGN_OR_RETURN(const bool frees, DrainFreeLog());
   ASSIGN_OR_RETURN(const bool logs, DropLogs());
   ASSIGN_OR_RETURN(const bool old, ForgetOld());
-  ASSIGN_OR_RETURN(const bool frees, DrainFreeLog());
   return logs || old || frees;
 }
 

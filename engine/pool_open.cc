@@ -184,9 +184,16 @@ void PoolImpl::StartBackground() {
     tasks_.push_back(std::make_unique<BackgroundTask>(interval, std::move(step)));
     return tasks_.back().get();
   };
-  BackgroundTask* const reclaim = add(kReclaimInterval, [this] { return reclaimer_->Step(); });
+  BackgroundTask* const housekeeping =
+      add(kHousekeepingInterval, [this] { return housekeeper_->Step(); });
+  BackgroundTask* const reclaim =
+      add(kReclaimInterval, [this, housekeeping]() -> absl::StatusOr<bool> {
+        ASSIGN_OR_RETURN(const bool more, reclaimer_->Step());
+        // The queue is done: what it freed need not wait for the interval to become free again.
+        if (!more) housekeeping->Wake();
+        return more;
+      });
   BackgroundTask* const trim = add(kReclaimInterval, [this] { return trimmer_->Step(); });
-  add(kHousekeepingInterval, [this] { return housekeeper_->Step(); });
   add(options_.expire_poll, [this] { return expirer_->Step(); });
   add(kGaugeInterval, [this]() -> absl::StatusOr<bool> {
     txgs_->RefreshGauges();
