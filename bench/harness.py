@@ -161,8 +161,8 @@ class Bench:
         return time.perf_counter() - began
 
     def program(self, name: str, *args: object, timeout: float = COMMAND_SECONDS_MAX) -> Any:
-        """Runs <name>_bench of the release build in a process of its own; its last line is JSON.
-        What it says on stderr passes through. Its failure is the bench's failure."""
+        """Runs <name>_bench of the release build in a process of its own; its last line, if it says
+        anything, is JSON. Its stderr passes through. Its failure is the bench's failure."""
         path = PROGRAMS / "bench" / f"{name}_bench"
         words = [str(path), *(str(arg) for arg in args)]
         done = subprocess.run(
@@ -170,7 +170,8 @@ class Bench:
         )
         if done.returncode != 0:
             raise RuntimeError(f"exit code {done.returncode} of {' '.join(words)}")
-        return json.loads(done.stdout.strip().splitlines()[-1])
+        lines = done.stdout.strip().splitlines()
+        return json.loads(lines[-1]) if lines else {}
 
     def cold(self) -> None:
         """Drops the page cache. With a process of its own for what follows, it starts cold."""

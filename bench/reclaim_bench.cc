@@ -105,7 +105,6 @@ void Run(const CLI::App& app, const Arguments& args) {
   BenchPool pool(Options(args, /*durable=*/true));
   if (!app.got_subcommand("destroy")) WriteClone(pool, args);
   if (!app.got_subcommand("write")) Destroy(pool, args);
-  if (app.got_subcommand("write")) JsonLine().Print();
 }
 
 }  // namespace

@@ -66,6 +66,15 @@ def show(result: dict[str, Any]) -> None:
     console.print(bars)
 
 
+def rounded(value: Any) -> Any:
+    """Figures to six digits: more is noise."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, dict):
+        return {name: rounded(item) for name, item in value.items()}
+    return [rounded(item) for item in value] if isinstance(value, list) else value
+
+
 def run_one(name: str, args: argparse.Namespace) -> None:
     module = importlib.import_module(name)
     directory = args.dir.resolve() / name
@@ -80,7 +89,7 @@ def run_one(name: str, args: argparse.Namespace) -> None:
     finally:
         shutil.rmtree(directory, ignore_errors=True)
     show(result)
-    line = json.dumps(result)
+    line = json.dumps(rounded(result))
     OUT.mkdir(exist_ok=True)
     (OUT / f"{name}.json").write_text(line + "\n")
     print(line, flush=True)

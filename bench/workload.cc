@@ -66,9 +66,12 @@ void WriteBlocks(engine::Volume& volume, const WriteOptions& options) {
   const uint64_t per_flush = std::max<uint64_t>(options.flush_bytes / options.block_bytes, 1);
   const Permutation scattered(volume.size_bytes() / options.block_bytes, options.seed);
   Payload payload(options.block_bytes, options.seed);
+  const std::vector<SparseSector> bulk(options.block_bytes / sizeof(SparseSector), BulkSector());
   for (uint64_t i = 0; i < count; ++i) {
-    const uint64_t block = options.pattern == Pattern::kScattered ? scattered(i) : i;
-    Must(volume.Write(block * options.block_bytes, payload.Next()), "write");
+    const uint64_t at = options.first_block + i;
+    const uint64_t block = options.pattern == Pattern::kScattered ? scattered(at) : at;
+    const auto bytes = options.bulk ? std::as_bytes(std::span(bulk)) : payload.Next();
+    Must(volume.Write(block * options.block_bytes, bytes), "write");
     if ((i + 1) % per_flush == 0) BenchPool::Flush(volume);
   }
   BenchPool::Flush(volume);

@@ -51,7 +51,9 @@ struct WriteOptions {
   uint64_t bytes = 0;
   uint32_t block_bytes = 16384;
   uint64_t flush_bytes = 64 << 20;
-  uint64_t seed = 1;
+  uint64_t seed = 1;         // of the places and of their order
+  uint64_t first_block = 0;  // how many blocks of the same pattern and seed to leave out
+  bool bulk = false;         // bulk data (sparse_file.h) instead of stored bytes
 };
 void WriteBlocks(engine::Volume& volume, const WriteOptions& options);
 

@@ -18,7 +18,8 @@ absl::Status BookChanges(TxgContext& context, DatasetId id, PointerChanges& chan
   COWSHED_CHECK(!context.fenced.contains(id), "a snapshotted head bears and kills nothing more");
   changes.Settle();
   if (changes.empty()) return absl::OkStatus();
-  if (!changes.livelist_entries().empty()) {
+  // livelist.off: for measuring what the list costs. Leaves a dataset that must not be destroyed.
+  if (!changes.livelist_entries().empty() && !Failpoints::IsTrue("livelist.off")) {
     LiveListOptions options;
     options.max_entries = context.parts.options.livelist_max_entries;
     ASSIGN_OR_RETURN(const LiveListGrowth growth,
