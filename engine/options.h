@@ -48,12 +48,23 @@ struct PoolOptions {
   // Reclaim: what one bite may free, and how many bites a txg takes. 200,000 blocks are about
   // 50 ms of survivors sorted outside the txg; frees in it are log appends.
   uint64_t reclaim_bite_runs = 50000;
+  // Memory for finding the survivors of one sublist, by reclaim and by condense each. 0: 1 % of the
+  // machine's RAM; a sublist that needs more is read in several passes.
+  uint64_t reclaim_memory_bytes = 0;
   uint32_t reclaim_jobs_per_txg = 256;  // small jobs that share one txg
   uint64_t drop_pages_per_bite = 500;   // LMDB pages of dead logs per txg: at most 3 ms
   uint64_t bulk_names_per_txg = 1000;   // datasets of a big prefix taken apart per txg
   uint32_t free_log_max_runs = 65536;
   uint32_t regions_flushed_per_txg = 64;
-  bool punch_holes = true;  // runs >= 1 MiB go back to the host
+
+  // Condense: when a sublist is worth it (condense_policy.h says why this keeps entries below twice
+  // the survivors at 1 % of what clients write). Fewer entries than 512, 12 KiB, cost nothing.
+  uint64_t condense_min_entries = 512;
+  // ... and as many new entries as this part of what the last condense left: 75 % keeps a list that
+  // is overwritten steadily below 1.75 times its survivors.
+  uint32_t condense_growth_percent = 75;
+  uint32_t condense_chunks_per_txg = 256;  // LMDB pages written per txg: 1 MiB, some 3 ms
+  bool punch_holes = true;                 // runs >= 1 MiB go back to the host
   uint64_t punch_bytes_per_second = uint64_t{4} << 30;
 
   uint64_t operations_kept_ms = 7 * 86400000ull;  // done operations

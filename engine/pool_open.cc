@@ -3,6 +3,7 @@
 // Opening, making and closing a pool. Opening reads the pool record, the allocator's summary and
 // the free log: its cost does not depend on what is in the pool, and there is nothing to replay.
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <chrono>
@@ -28,6 +29,11 @@ int64_t SystemClockMs() {
       .count();
 }
 
+uint64_t PhysicalMemoryBytes() {
+  return static_cast<uint64_t>(::sysconf(_SC_PHYS_PAGES)) *
+         static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+}
+
 PoolUid RandomUid() {
   std::random_device random;
   const auto word = [&] { return static_cast<uint64_t>(random()) << 32 | random(); };
@@ -49,6 +55,9 @@ absl::Status MakeDirectory(const std::string& path) {
 PoolImpl::PoolImpl(PoolOptions options)
     : options_(std::move(options)), heads_(options_.open_heads_max) {
   if (!options_.clock_ms) options_.clock_ms = SystemClockMs;
+  if (options_.reclaim_memory_bytes == 0) {
+    options_.reclaim_memory_bytes = PhysicalMemoryBytes() / 100;
+  }
   if (options_.blocks_path.empty()) options_.blocks_path = options_.directory + "/blocks";
 }
 

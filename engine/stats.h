@@ -102,7 +102,8 @@ struct PoolStats {
   PerEnum<DropReason> livelist_dropped;
   PerEnum<RebuildResult> livelist_rebuilds;
   PerEnum<CondenseResult> condenses;
-  Counter condense_entries_in, condense_entries_out;
+  Counter condense_entries_in, condense_entries_out;  // of completed runs
+  Counter condense_written_bytes;  // of all runs: pages of shadow logs and what was carried over
 
   std::array<SyncHistogram, static_cast<size_t>(SyncPhase::kCount)> sync_seconds = {
       SyncHistogram(kSyncSecondsBounds), SyncHistogram(kSyncSecondsBounds),

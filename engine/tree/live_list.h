@@ -28,6 +28,7 @@
 #include "absl/status/statusor.h"
 #include "engine/store/id_source.h"
 #include "engine/tree/pointer_log.h"
+#include "engine/tree/survivors.h"
 
 namespace cowshed::engine {
 
@@ -47,6 +48,20 @@ static_assert(sizeof(SublistRecord) == 56);
 struct Sublist {
   Txg start = 0;
   SublistRecord record;
+};
+
+// A sublist at one moment: its own log up to its `entries`, and the attached logs of then.
+struct SublistView {
+  Txg start = 0;
+  SublistRecord record;
+  std::vector<LogId> attached;
+};
+
+// A stretch of a sublist's survivors in address order.
+struct SurvivorBite {
+  std::vector<Run> runs;
+  uint64_t next_address = 0;  // kEndOfAddresses: that was the last
+  bool at_end() const { return next_address == kEndOfAddresses; }
 };
 
 // By how much the lists of a pool have grown.
@@ -82,12 +97,22 @@ class LiveList {
   // Starts of all sublists, rising. For building deadlist bounds.
   static absl::Status AppendStarts(const MetaTxn& txn, LivelistId list, std::vector<Txg>* starts);
 
-  // The survivors of one sublist in address order, neighbours joined. DATA_LOSS if a FREE has no
-  // ALLOC or comes twice, or if the logs do not hold what the record says: the list is damaged.
+  // What a sublist is as of `txn`: enough to read just that later, whatever is appended meanwhile.
+  static absl::StatusOr<SublistView> View(const MetaTxn& txn, LivelistId list, Txg start);
+  // The survivors of one sublist from an address on, in address order, neighbours joined, as many
+  // as are found in about `memory_bytes`; the next bite begins at `next_address`. Every bite reads
+  // the whole sublist. DATA_LOSS if a FREE has no ALLOC or comes twice, or if the logs do not hold
+  // what the record says: the list is damaged.
+  static absl::StatusOr<SurvivorBite> SurvivorsFrom(const MetaTxn& txn, LivelistId list, Txg start,
+                                                    uint64_t from_address, uint64_t memory_bytes);
+  // As above of what `view` was. REQUIRES: its logs have not been released.
+  static absl::StatusOr<SurvivorBite> SurvivorsFrom(const MetaTxn& txn, LivelistId list,
+                                                    const SublistView& view, uint64_t from_address,
+                                                    uint64_t memory_bytes);
+  // All of them at once: memory for the whole sublist.
   static absl::StatusOr<std::vector<Run>> Survivors(const MetaTxn& txn, LivelistId list, Txg start);
-  // As above on entries already read: the pure algorithm. Sorts by (birth, address) and sweeps, so
-  // it costs O(n log n) in the number of runs, however many blocks they stand for.
-  static absl::StatusOr<std::vector<Run>> Survivors(std::vector<LogEntry> entries);
+  // Those of entries already read, in whatever order: the pure algorithm (tree/survivors.h).
+  static absl::StatusOr<std::vector<Run>> Survivors(const std::vector<LogEntry>& entries);
   // Reads every chunk of one sublist (own and attached logs) and compares what they hold with its
   // record: OK, or DATA_LOSS where it is damaged.
   static absl::Status Verify(const MetaTxn& txn, LivelistId list, Txg start);

@@ -46,11 +46,9 @@ std::set<Sector> Expand(const Runs& runs) {
 
 // ---- Survivors: the pure algorithm --------------------------------------------------------------
 
-Runs Survivors(std::vector<LogEntry> entries) {
-  return ValueOf(LiveList::Survivors(std::move(entries)));
-}
+Runs Survivors(std::vector<LogEntry> entries) { return ValueOf(LiveList::Survivors(entries)); }
 bool IsDamaged(std::vector<LogEntry> entries) {
-  return absl::IsDataLoss(LiveList::Survivors(std::move(entries)).status());
+  return absl::IsDataLoss(LiveList::Survivors(entries).status());
 }
 
 TEST(SurvivorsTest, AllocsWithoutTheirFrees) {
@@ -150,6 +148,67 @@ TEST(SurvivorsTest, RandomHistoriesMatchAModel) {
   }
 }
 
+// Reads a history in windows of so little memory that many are needed; each gives up where the next
+// begins.
+TEST(SurvivorsTest, WindowsOfLittleMemoryMakeUpTheWhole) {
+  uint64_t windows = 0;
+  for (const uint64_t seed : TestSeeds(500)) {
+    SCOPED_TRACE(seed);
+    Random random(seed);
+    History history = RandomHistory(random);
+    // As a log has them: an ALLOC before its FREE.
+    std::stable_partition(history.entries.begin(), history.entries.end(),
+                          [](const LogEntry& entry) { return entry.op == LogOp::kAlloc; });
+    const uint64_t memory_bytes = SurvivorWindow::kBytesPerEntry * random.Between(1, 60);
+    Runs found;
+    uint64_t from = random.OneIn(3) ? random.Below(400) : 0;
+    std::erase_if(history.live, [&](const Sector& sector) { return std::get<0>(sector) < from; });
+    while (from != kEndOfAddresses) {
+      SurvivorWindow window(from, memory_bytes, history.entries.size());
+      for (const LogEntry& entry : history.entries) {
+        ASSERT_OK(window.Add(entry));
+      }
+      const Runs runs = ValueOf(window.Finish());
+      EXPECT_LE(
+          runs.size() * SurvivorWindow::kBytesPerEntry,
+          std::max(memory_bytes, SurvivorWindow::kMinEntries * SurvivorWindow::kBytesPerEntry));
+      for (const engine::Run& run : runs) {
+        EXPECT_GE(run.address, from);
+        EXPECT_LE(run.end(), window.end_address());
+      }
+      found.insert(found.end(), runs.begin(), runs.end());
+      ASSERT_GT(window.end_address(), from);
+      from = window.end_address();
+      ++windows;
+    }
+    EXPECT_EQ(Expand(found), history.live);
+  }
+  EXPECT_GT(windows, 1000u);
+}
+
+// An address that was used again before the attached FREE of its first block is read.
+TEST(SurvivorsTest, WindowHoldsSeveralBirthsOfOneAddress) {
+  SurvivorWindow window(100, /*memory_bytes=*/1, /*expected_entries=*/0);
+  const uint64_t births = SurvivorWindow::kMinEntries * 3;
+  for (Txg birth = 1; birth <= births; ++birth) {
+    ASSERT_OK(window.Add(Alloc(100, 4, birth)));
+  }
+  for (Txg birth = 1; birth < births; ++birth) {
+    ASSERT_OK(window.Add(Free(100, 4, birth)));
+  }
+  EXPECT_EQ(ValueOf(window.Finish()), (Runs{Alloc(100, 4, births).run}));
+  EXPECT_EQ(window.end_address(), kEndOfAddresses);
+}
+
+TEST(SurvivorsTest, WindowFindsDamageWithinItself) {
+  SurvivorWindow window(100, /*memory_bytes=*/1, /*expected_entries=*/0);
+  ASSERT_OK(window.Add(Free(50, 50, 3)));  // before the window
+  ASSERT_OK(window.Add(Alloc(90, 20, 3)));
+  ASSERT_OK(window.Add(Free(104, 4, 3)));
+  ASSERT_OK(window.Add(Free(106, 2, 3)));
+  EXPECT_TRUE(absl::IsDataLoss(window.Finish().status()));
+}
+
 // ---- The list -----------------------------------------------------------------------------------
 
 class LiveListTest : public MetaFixture {
@@ -167,6 +226,18 @@ class LiveListTest : public MetaFixture {
   }
   Runs SurvivorsOf(Txg start, LivelistId list = kList) {
     return ValueOf(LiveList::Survivors(*txn_, list, start));
+  }
+  // As SurvivorsOf, in bites of little memory.
+  Runs SurvivorsInBites(Txg start) {
+    Runs runs;
+    for (uint64_t from = 0; from != kEndOfAddresses;) {
+      const SurvivorBite bite = ValueOf(LiveList::SurvivorsFrom(
+          *txn_, kList, start, from, /*memory_bytes=*/20 * SurvivorWindow::kBytesPerEntry));
+      runs.insert(runs.end(), bite.runs.begin(), bite.runs.end());
+      from = bite.next_address;
+    }
+    JoinNeighbours(&runs);
+    return runs;
   }
   Sublist Find(Txg start) {
     const auto found = ValueOf(LiveList::List(*txn_, kList, start, 1));
@@ -294,6 +365,19 @@ TEST_F(LiveListTest, MoveTakesSublistsWithTheirAttachedLogs) {
   // Two sublists of one start cannot be in one list.
   ASSERT_OK(Append(0, 5, {Alloc(900, 8, 5)}, 1000, other));
   EXPECT_TRUE(absl::IsDataLoss(LiveList::Move(*txn_, other, kList, 0, 100)));
+}
+
+TEST_F(LiveListTest, AViewIsReadAsItWasWhateverIsAppended) {
+  ASSERT_OK(Append(0, 5, {Alloc(100, 8, 5)}));
+  ASSERT_OK(Append(0, 6, {Free(100, 2, 5)}));
+  const SublistView view = ValueOf(LiveList::View(*txn_, kList, 0));
+  ASSERT_OK(Append(0, 7, {Alloc(200, 8, 7), Free(102, 2, 5)}));
+  SectorSums sums;
+  ASSERT_OK(LiveList::Attach(*txn_, kList, 5, DeadLog({Alloc(104, 1, 5).run}, &sums), sums));
+  const SurvivorBite bite = ValueOf(LiveList::SurvivorsFrom(*txn_, kList, view, 0, 1 << 20));
+  EXPECT_EQ(bite.runs, (Runs{Alloc(102, 6, 5).run}));
+  EXPECT_TRUE(bite.at_end());
+  EXPECT_EQ(SurvivorsOf(0), (Runs{Alloc(105, 3, 5).run, Alloc(200, 8, 7).run}));
 }
 
 TEST_F(LiveListTest, ListIsBoundedAndResumable) {
@@ -449,6 +533,7 @@ class LiveListModel : public LiveListTest {
         AddSectors(run, &found);
       }
       EXPECT_EQ(sums.total(), sublists[i].record.live_sectors());
+      EXPECT_EQ(SurvivorsInBites(start), SurvivorsOf(start));
     }
     EXPECT_EQ(found, live_);
   }
