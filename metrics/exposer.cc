@@ -58,6 +58,8 @@ absl::StatusOr<Endpoint> Resolve(const std::string& address) {
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_PASSIVE;
   addrinfo* found = nullptr;
+  // RFC 6761: loopback, also where no hosts file says so.
+  if (host == "localhost") host = "127.0.0.1";
   if (const int rc = getaddrinfo(host.c_str(), nullptr, &hints, &found); rc != 0) {
     return NotAnAddress(address, gai_strerror(rc));
   }

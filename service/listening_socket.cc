@@ -136,9 +136,9 @@ absl::StatusOr<ListeningSocket> ListenTcp(const std::string& address) {
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
   addrinfo* found = nullptr;
-  if (const int error =
-          getaddrinfo(host_port->host.c_str(), host_port->port.c_str(), &hints, &found);
-      error != 0) {
+  // RFC 6761: loopback, also where no hosts file says so.
+  const char* host = host_port->host == "localhost" ? "127.0.0.1" : host_port->host.c_str();
+  if (const int error = getaddrinfo(host, host_port->port.c_str(), &hints, &found); error != 0) {
     return absl::UnavailableError(engine::StrCat(address, ": ", gai_strerror(error)));
   }
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, freeaddrinfo);

@@ -52,10 +52,11 @@ TEST_F(ExposerTest, StopsListeningWhenDestroyed) {
   EXPECT_TRUE(Listen("127.0.0.1:" + std::to_string(port)).ok());
 }
 
-TEST_F(ExposerTest, ResolvesNames) {
+// Failed in a container without /etc/hosts, where nothing resolves.
+TEST_F(ExposerTest, KnowsLocalhostWithoutAskingAnybody) {
   auto exposer = Listen("localhost:0");
   ASSERT_TRUE(exposer.ok()) << exposer.status();
-  EXPECT_TRUE((*exposer)->host() == "127.0.0.1" || (*exposer)->host() == "[::1]");
+  EXPECT_EQ((*exposer)->host(), "127.0.0.1");
 }
 
 TEST_F(ExposerTest, NamesAddressAndReasonWhenThePortIsTaken) {
