@@ -5,7 +5,8 @@
     from harness import Bench, Plot
 
     BARS = {"some_ratio": at_least(100)}   # every ratio it promises, with its bar
-    SOURCES = "..."                        # Markdown: what the sources measured; may be missing
+    SOURCES = "..."                        # Markdown: what others measured; may be missing
+    BESIDE = [Beside(...)]                 # a source's figure and our row; may be missing
     PLOTS = [Plot(...)]                    # drawn by the report; may be missing
 
     def run(bench: Bench) -> None:
@@ -39,6 +40,9 @@ OUT = ROOT / "bench" / "out"
 PROGRAMS = ROOT / "build" / "release"
 # Longer than any step of a bench takes; what runs longer hangs.
 COMMAND_SECONDS_MAX = 1200.0
+
+# In the order of the report: what is destroyed, what is made, what it costs.
+NAMES = ("reclaim", "snapshot", "clones", "write_path", "storm", "condense", "memory", "open")
 
 Key = tuple[str, str]  # what, size
 
@@ -81,6 +85,17 @@ class Plot:
     log_x: bool = False
     log_y: bool = False
     bars: bool = False
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A figure that a source gives, for the report's first table, and the row that is ours."""
+
+    source: str
+    work: str
+    theirs: str  # with its unit
+    what: str
+    size: str
 
 
 @dataclass
@@ -244,6 +259,13 @@ class Bench:
             "quick": self.quick,
             "seconds": round(time.monotonic() - self._began, 1),
         }
+
+
+def number(value: float) -> str:
+    """Four digits, for a reader."""
+    if value == 0 or 1e-3 <= abs(value) < 1e6:
+        return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
+    return f"{value:.3g}"
 
 
 def as_root() -> None:

@@ -30,7 +30,7 @@ from pathlib import Path
 
 import peers.btrfs
 import peers.qcow2
-from harness import Bench, Plot, at_least, at_most
+from harness import Bench, Beside, Plot, at_least, at_most
 
 BARS = {
     "tree_walk_cold_500g": at_least(100),
@@ -49,6 +49,13 @@ SOURCES = """\
 | btrfs, measured earlier on such a machine | scattered, every size | 1.4 to 1.8 s | |
 | qcow2 overlay, measured earlier on such a machine | scattered | 1.0 s | |
 """
+
+_HARTSE = "S. Hartse, OpenZFS Developer Summit 2017"
+_WORK = "destroy a clone of 500 GB with 500 MB of scattered writes, "
+BESIDE = [
+    Beside(_HARTSE, _WORK + "by livelist", "30 s", "livelist, scattered, cold, free", "500 GB"),
+    Beside(_HARTSE, _WORK + "by tree walk", "46 min", "tree walk, scattered, cold, free", "500 GB"),
+]
 
 _COLD_FREE = r"^(livelist|tree walk|tree walk, read ahead|btrfs|qcow2|reflink), {}, cold, free$"
 PLOTS = [
