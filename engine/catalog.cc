@@ -2,12 +2,13 @@
 #include "engine/catalog.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "absl/strings/str_format.h"
 #include "engine/base/status_macros.h"
 #include "engine/base/strings.h"
 #include "engine/tree/dead_list.h"
-#include "engine/tree/live_list.h"
+#include "engine/tree/live_list_forget.h"
 
 namespace cowshed::engine {
 namespace {
@@ -48,6 +49,20 @@ absl::StatusOr<std::optional<SnapshotId>> LatestVisible(const MetaTxn& txn, Data
   }
   RETURN_IF_ERROR(cursor.status());
   return std::nullopt;
+}
+
+// Adds the bounds below `end` of one dataset of a lineage.
+absl::Status AppendBounds(const MetaTxn& txn, DatasetId id, const DatasetRecord& record, Txg end,
+                          std::vector<Txg>* bounds) {
+  ASSIGN_OR_RETURN(std::vector<Txg> own, SublistStarts(txn, record.livelist));
+  if (record.list_state != ListState::kWhole) {
+    own.push_back(record.origin_txg);
+    ASSIGN_OR_RETURN(const std::vector<Neighbour> snapshots, SnapshotsAbove(txn, id, 0));
+    for (const Neighbour& snapshot : snapshots) own.push_back(snapshot.txg);
+  }
+  std::copy_if(own.begin(), own.end(), std::back_inserter(*bounds),
+               [end](Txg bound) { return bound < end; });
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -123,18 +138,16 @@ absl::StatusOr<std::vector<Neighbour>> SnapshotsAbove(const MetaTxn& txn, Datase
   return found;
 }
 
-absl::StatusOr<std::vector<Txg>> LineageBounds(const MetaTxn& txn, const DatasetRecord& record) {
+absl::StatusOr<std::vector<Txg>> LineageBounds(const MetaTxn& txn, DatasetId id,
+                                               const DatasetRecord& record) {
   std::vector<Txg> bounds;
-  RETURN_IF_ERROR(LiveList::AppendStarts(txn, record.livelist, &bounds));
+  RETURN_IF_ERROR(AppendBounds(txn, id, record, UINT64_MAX, &bounds));
   SnapshotId origin = record.origin;
   while (origin != SnapshotId{}) {
     ASSIGN_OR_RETURN(const SnapshotRecord snapshot, LoadRecord<SnapshotRecord>(txn, Key(origin)));
     ASSIGN_OR_RETURN(const DatasetRecord owner,
                      LoadRecord<DatasetRecord>(txn, Key(snapshot.dataset)));
-    std::vector<Txg> starts;
-    RETURN_IF_ERROR(LiveList::AppendStarts(txn, owner.livelist, &starts));
-    std::erase_if(starts, [&](Txg start) { return start >= snapshot.txg; });
-    bounds.insert(bounds.end(), starts.begin(), starts.end());
+    RETURN_IF_ERROR(AppendBounds(txn, snapshot.dataset, owner, snapshot.txg, &bounds));
     origin = owner.origin;
   }
   std::sort(bounds.begin(), bounds.end());

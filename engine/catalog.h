@@ -49,8 +49,11 @@ absl::StatusOr<std::optional<Neighbour>> SnapshotAfter(const MetaTxn& txn, Datas
 // All own snapshots with txg > floor, rising; at most `limit`.
 absl::StatusOr<std::vector<Neighbour>> SnapshotsAbove(const MetaTxn& txn, DatasetId dataset,
                                                       Txg floor, uint64_t limit = UINT64_MAX);
-// Sublist starts of the whole lineage of a head: its own, then its origin's up to it, and so on.
-absl::StatusOr<std::vector<Txg>> LineageBounds(const MetaTxn& txn, const DatasetRecord& record);
+// What separates deadlist buckets in the whole lineage of a head: its own sublist starts, then its
+// origin's up to it, and so on. Where a list is missing, its dataset's snapshots and origin: the
+// rebuilt list will have its sublists there.
+absl::StatusOr<std::vector<Txg>> LineageBounds(const MetaTxn& txn, DatasetId id,
+                                               const DatasetRecord& record);
 
 std::string FormatUid(const PoolUid& pool, uint64_t id);
 std::string EtagOf(DatasetId id, const DatasetRecord& record);

@@ -9,6 +9,7 @@
 #include "engine/base/strings.h"
 #include "engine/catalog.h"
 #include "engine/checker_state.h"
+#include "engine/trim.h"
 
 namespace cowshed::engine {
 namespace {
@@ -43,11 +44,53 @@ absl::Status LoadAll(CheckState& state, std::string_view what, std::map<Id, Reco
   }
 }
 
+// Rebuilds, and dropped lists; each must fit the dataset it is of.
+absl::Status LoadListStates(CheckState& state) {
+  const Key prefix(StateKey::kRebuild);
+  MetaCursor cursor(state.txn, Table::kStates);
+  for (cursor.Seek(prefix); cursor.valid(); cursor.Next()) {
+    const auto kind = KeyNumber<StateKey>(cursor.key(), 0);
+    if (kind == StateKey::kDroppedList) {
+      state.dropped_lists.insert(KeyNumber<LivelistId>(cursor.key(), 1));
+    }
+    if (kind != StateKey::kRebuild) continue;
+    const auto id = KeyNumber<DatasetId>(cursor.key(), 1);
+    ASSIGN_OR_RETURN(const RebuildRecord record, RebuildRecord::Decode(cursor.value()));
+    state.rebuilds[id] = record;
+    if (record.running()) state.rebuild_snapshots.insert(record.snapshot);
+  }
+  return cursor.status();
+}
+
+void CheckRebuilds(CheckState& state) {
+  for (const auto& [id, rebuild] : state.rebuilds) {
+    const auto dataset = state.datasets.find(id);
+    const ListState expected = rebuild.running() ? ListState::kRebuilding : ListState::kDropped;
+    if (dataset == state.datasets.end() || dataset->second.doomed ||
+        dataset->second.list_state != expected) {
+      state.Add("lists", state.NameOf(id), "a rebuild does not fit the state of the livelist");
+    }
+    if (!rebuild.running()) continue;
+    const auto snapshot = state.snapshots.find(rebuild.snapshot);
+    if (snapshot == state.snapshots.end() || snapshot->second.dataset != id ||
+        snapshot->second.txg != rebuild.txg) {
+      state.Add("lists", state.NameOf(id), "the snapshot that its rebuild walks is not there");
+    }
+  }
+  for (const auto& [id, dataset] : state.datasets) {
+    if (dataset.list_state == ListState::kRebuilding && !state.rebuilds.contains(id)) {
+      state.Add("lists", state.NameOf(id), "nothing rebuilds the livelist that is being rebuilt");
+    }
+  }
+}
+
 absl::Status LoadRecords(CheckState& state) {
   RETURN_IF_ERROR(LoadAll(state, "dataset", &state.datasets));
   RETURN_IF_ERROR(LoadAll(state, "snapshot", &state.snapshots));
   RETURN_IF_ERROR(LoadAll(state, "job", &state.jobs));
   RETURN_IF_ERROR(LoadAll(state, "operation", &state.operations));
+  RETURN_IF_ERROR(state.Absorb(LoadListStates(state), "states"));
+  CheckRebuilds(state);
   for (const auto& [id, job] : state.jobs) {
     if (job.kind == JobKind::kDataset && job.dataset != DatasetId{} &&
         !state.datasets.contains(job.dataset)) {

@@ -244,7 +244,7 @@ class IndexChecker {
         state_.Add("names", name, "is being taken out and has clones or holds");
       }
       if ((snapshot.hidden || snapshot.deferred) && !snapshot.dying &&
-          counts.all_clones + counts.holds == 0) {
+          counts.all_clones + counts.holds == 0 && !state_.rebuild_snapshots.contains(id)) {
         state_.Add("names", name, "waits for clones and holds and has none");
       }
       Counts& dataset = of_dataset_[snapshot.dataset];

@@ -5,7 +5,8 @@
 //
 //   checker.cc         loads, runs the parts in order, sums of the pool
 //   checker_names.cc   names, directories, snapshot indexes, clones, holds, expiry
-//   checker_lists.cc   livelists, jobs and deadlists; holders of logs
+//   checker_owned.cc   livelists and jobs: who has which sectors
+//   checker_lists.cc   deadlists; holders of logs
 //   checker_trees.cc   trees: references, births, sums of heads and snapshots
 //   checker_space.cc   the allocator's bitmaps and free log
 //
@@ -96,6 +97,9 @@ struct CheckState {
   std::map<DatasetId, std::map<Txg, SnapshotId>> snapshots_of;  // hidden and dying ones too
   std::map<JobId, JobRecord> jobs;
   std::map<OperationId, OperationRecord> operations;
+  std::map<DatasetId, RebuildRecord> rebuilds;  // queued ones too
+  std::set<SnapshotId> rebuild_snapshots;
+  std::set<LivelistId> dropped_lists;  // to be forgotten
   // Datasets that are gone but for snapshot records which a job takes away bit by bit.
   std::set<DatasetId> condemned;
 

@@ -7,28 +7,46 @@
 #include "engine/base/check.h"
 #include "engine/base/failpoints.h"
 #include "engine/base/status_macros.h"
+#include "engine/livelist_drop.h"
 #include "engine/tree/dead_list.h"
 #include "engine/tree/live_list.h"
 #include "engine/trim.h"
 
 namespace cowshed::engine {
+namespace {
+
+// Logs what was born and freed. A list that turns out to be damaged is dropped, and the txg goes on
+// without it.
+absl::Status LogChanges(TxgContext& context, DatasetId id, const PointerChanges& changes,
+                        DatasetRecord* record) {
+  if (changes.livelist_entries().empty()) return absl::OkStatus();
+  if (Failpoints::IsTrue("livelist.costly")) {
+    RETURN_IF_ERROR(DropLivelist(context, id, DropReason::kCostly, record));
+  }
+  if (record->list_state == ListState::kDropped) return absl::OkStatus();
+  LiveListOptions options;
+  options.max_entries = context.parts.options.livelist_max_entries;
+  absl::StatusOr<LiveListGrowth> growth = LiveList::Append(
+      context.meta, record->livelist, record->previous_txg(), context.txg,
+      record->tree.block_sectors(), changes.livelist_entries(), options, context.parts.ids);
+  if (Failpoints::IsTrue("livelist.damaged")) growth = absl::DataLossError("failpoint");
+  if (absl::IsDataLoss(growth.status())) {
+    return DropLivelist(context, id, DropReason::kDamaged, record);
+  }
+  RETURN_IF_ERROR(growth.status());
+  context.pool.livelist_entries += growth->entries;
+  context.pool.livelist_sublists += growth->sublists;
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 absl::Status BookChanges(TxgContext& context, DatasetId id, PointerChanges& changes,
                          DatasetRecord* record) {
   COWSHED_CHECK(!context.fenced.contains(id), "a snapshotted head bears and kills nothing more");
   changes.Settle();
   if (changes.empty()) return absl::OkStatus();
-  // livelist.off: for measuring what the list costs. Leaves a dataset that must not be destroyed.
-  if (!changes.livelist_entries().empty() && !Failpoints::IsTrue("livelist.off")) {
-    LiveListOptions options;
-    options.max_entries = context.parts.options.livelist_max_entries;
-    ASSIGN_OR_RETURN(const LiveListGrowth growth,
-                     LiveList::Append(context.meta, record->livelist, record->previous_txg(),
-                                      context.txg, record->tree.block_sectors(),
-                                      changes.livelist_entries(), options, context.parts.ids));
-    context.pool.livelist_entries += growth.entries;
-    context.pool.livelist_sublists += growth.sublists;
-  }
+  RETURN_IF_ERROR(LogChanges(context, id, changes, record));
   if (!changes.dead().empty()) {
     RETURN_IF_ERROR(
         DeadList::Append(context.meta, record->deadlist, changes.dead(), context.parts.ids));

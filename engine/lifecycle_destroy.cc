@@ -15,6 +15,7 @@
 #include "engine/base/strings.h"
 #include "engine/blocker_finder.h"
 #include "engine/lifecycle.h"
+#include "engine/livelist_drop.h"
 #include "engine/operations.h"
 #include "engine/trim.h"
 
@@ -139,6 +140,7 @@ absl::StatusOr<SnapshotId> FinalizeOne(TxgContext& context, DatasetId id,
   job.min_birth = record.previous_txg();
   job.origin_txg = record.origin_txg;
   job.left_sectors = record.used_sectors;
+  if (record.list_state != ListState::kWhole) WalkTrees(&job);
   RETURN_IF_ERROR(AddJob(context, std::move(job)).status());
   RETURN_IF_ERROR(EndPending(context, record.operation));
   RETURN_IF_ERROR(context.meta.Delete(Table::kDatasets, Key(id)));
@@ -216,6 +218,7 @@ absl::StatusOr<Targets> CollectTargets(TxgContext& context, const DestroyDataset
 
 absl::Status Doom(TxgContext& context, DatasetId id, DatasetRecord record, OperationId operation) {
   RETURN_IF_ERROR(AbandonTrim(context, id, record));
+  RETURN_IF_ERROR(AbandonRebuild(context, id, &record));
   RETURN_IF_ERROR(Names::Remove(context.meta, record));
   RETURN_IF_ERROR(MoveExpiry(context, static_cast<uint64_t>(id), "", record.expire_time_ms, 0));
   record.doomed = true;

@@ -2,7 +2,8 @@
 //
 // Rollback and promote: what changes who owns which blocks. Because a FREE is logged when a block
 // is physically freed, both keep livelists exact by moving whole sublists; no entry is copied and
-// no tree is walked (docs/architecture.md shows why).
+// no tree is walked (docs/architecture.md shows why). How much moves is told by the written sums of
+// the snapshots at hand, which are exact also where a list is missing.
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -12,8 +13,8 @@
 #include "engine/base/strings.h"
 #include "engine/blocker_finder.h"
 #include "engine/lifecycle.h"
+#include "engine/livelist_drop.h"
 #include "engine/operations.h"
-#include "engine/tree/dead_list.h"
 #include "engine/tree/live_list.h"
 #include "engine/trim.h"
 
@@ -52,15 +53,17 @@ absl::StatusOr<RollbackTarget> OriginTarget(const MetaTxn& txn, const FoundDatas
 }
 
 absl::StatusOr<RollbackTarget> NewestTarget(const MetaTxn& txn, const FoundDataset& dataset) {
-  ASSIGN_OR_RETURN(std::vector<Neighbour> snapshots, SnapshotsAbove(txn, dataset.id, 0));
-  for (auto it = snapshots.rbegin(); it != snapshots.rend(); ++it) {
+  // Downwards from the newest: what is older than the target is not looked at.
+  Txg below = kEndOfTime;
+  while (true) {
+    ASSIGN_OR_RETURN(const std::optional<Neighbour> next, SnapshotBefore(txn, dataset.id, below));
+    if (!next.has_value()) return NoTarget(dataset.name);
     RollbackTarget target;
-    ASSIGN_OR_RETURN(target.snapshot, LoadRecord<SnapshotRecord>(txn, Key(it->id)));
-    if (!target.snapshot.visible()) continue;
+    ASSIGN_OR_RETURN(target.snapshot, LoadRecord<SnapshotRecord>(txn, Key(next->id)));
     target.name = SnapshotFullName(dataset.name, target.snapshot.name);
-    return target;
+    if (target.snapshot.visible()) return target;
+    below = next->txg;
   }
-  return NoTarget(dataset.name);
 }
 
 absl::StatusOr<RollbackTarget> FindTarget(const MetaTxn& txn, const FoundDataset& dataset,
@@ -119,15 +122,16 @@ absl::StatusOr<std::vector<Neighbour>> CheckNewer(const MetaTxn& txn, const Foun
   return newer;
 }
 
-// Forgets an own snapshot outright: the rollback's job frees what only it held, and what its
-// deadlist says was killed lives again. Its deadlist joins `*forgotten`.
-absl::Status DropSnapshot(TxgContext& context, FoundDataset* dataset, const Neighbour& neighbour,
-                          DeadlistId* forgotten) {
-  ASSIGN_OR_RETURN(const SnapshotRecord snapshot,
+// Takes an own snapshot away with the part rolled back: it belongs to `condemned` from now on, a
+// dataset that is no more, as if that had been destroyed with it. Returns what it wrote.
+absl::StatusOr<uint64_t> CondemnSnapshot(TxgContext& context, FoundDataset* dataset,
+                                         const Neighbour& neighbour, DatasetId condemned) {
+  ASSIGN_OR_RETURN(SnapshotRecord snapshot,
                    LoadRecord<SnapshotRecord>(context.meta, Key(neighbour.id)));
+  WriteTxn& txn = context.meta;
   DatasetRecord& owner = dataset->record;
   if (snapshot.visible()) {
-    RETURN_IF_ERROR(context.meta.Delete(Table::kSnapshotsByName, Key(dataset->id, snapshot.name)));
+    RETURN_IF_ERROR(txn.Delete(Table::kSnapshotsByName, Key(dataset->id, snapshot.name)));
     --owner.snapshots;
     --context.pool.snapshots;
     if (snapshot.deferred) {
@@ -136,42 +140,57 @@ absl::Status DropSnapshot(TxgContext& context, FoundDataset* dataset, const Neig
     }
   }
   --owner.all_snapshots;
-  RETURN_IF_ERROR(context.meta.Delete(Table::kSnapshotsByTxg, Key(dataset->id, snapshot.txg)));
-  RETURN_IF_ERROR(context.meta.Delete(Table::kSnapshots, Key(neighbour.id)));
+  RETURN_IF_ERROR(txn.Delete(Table::kSnapshotsByTxg, Key(dataset->id, snapshot.txg)));
+  RETURN_IF_ERROR(txn.Put(Table::kSnapshotsByTxg, Key(condemned, snapshot.txg), Key(neighbour.id)));
   context.publication.destroyed_snapshots.push_back(neighbour.id);
-  ASSIGN_OR_RETURN(*forgotten, DeadList::Merge(context.meta, *forgotten, snapshot.deadlist));
-  return absl::OkStatus();
+  snapshot.dataset = condemned;
+  snapshot.name.clear();
+  RETURN_IF_ERROR(StoreRecord(txn, Key(neighbour.id), snapshot));
+  return snapshot.written_sectors;
 }
 
-uint64_t LiveSectors(const std::vector<Sublist>& sublists) {
-  uint64_t sectors = 0;
-  for (const Sublist& sublist : sublists) sectors += sublist.record.live_sectors();
-  return sectors;
+// The job that frees what was written after `floor`: what its sublists from there on say, or, where
+// there is no list, the trees of the head and of the snapshots taken along.
+absl::StatusOr<JobRecord> RolledBackPart(TxgContext& context, FoundDataset* dataset, Txg floor,
+                                         const std::vector<Neighbour>& newer) {
+  DatasetRecord& record = dataset->record;
+  JobRecord job;
+  job.kind = JobKind::kDataset;
+  job.destroy_kind = static_cast<uint8_t>(DestroyKind::kRollback);
+  job.livelist = context.parts.ids.Take<LivelistId>();
+  ++context.pool.livelists;
+  job.deadlist = record.deadlist;
+  job.tree = record.tree;
+  job.min_birth = newer.empty() ? floor : newer.back().txg;
+  job.origin_txg = floor;
+  // Births between two snapshots are the later one's written part, so the parts make up the whole.
+  job.left_sectors = record.written_sectors;
+  if (!newer.empty()) job.dataset = context.parts.ids.Take<DatasetId>();
+  for (const Neighbour& snapshot : newer) {
+    ASSIGN_OR_RETURN(const uint64_t written,
+                     CondemnSnapshot(context, dataset, snapshot, job.dataset));
+    job.left_sectors += written;
+  }
+  if (record.list_state == ListState::kWhole) {
+    const absl::Status moved =
+        LiveList::Move(context.meta, record.livelist, job.livelist, floor, kEndOfTime);
+    if (!absl::IsDataLoss(moved)) RETURN_IF_ERROR(moved);
+    if (absl::IsDataLoss(moved)) {
+      RETURN_IF_ERROR(DropLivelist(context, dataset->id, DropReason::kDamaged, &record));
+    }
+  }
+  if (record.list_state != ListState::kWhole) WalkTrees(&job);
+  return job;
 }
 
 // Sets the head back to the target and queues what it wrote since for reclaim.
 absl::Status ApplyRollback(TxgContext& context, FoundDataset* dataset, const RollbackTarget& target,
                            const std::vector<Neighbour>& newer, OperationId operation) {
   DatasetRecord& record = dataset->record;
-  const Txg floor = target.snapshot.txg;
   RETURN_IF_ERROR(AbandonTrim(context, dataset->id, record));
-  DeadlistId forgotten = record.deadlist;
-  for (const Neighbour& snapshot : newer) {
-    RETURN_IF_ERROR(DropSnapshot(context, dataset, snapshot, &forgotten));
-  }
-  ASSIGN_OR_RETURN(const std::vector<Sublist> moved,
-                   LiveList::List(context.meta, record.livelist, floor));
-  JobRecord job;
-  job.kind = JobKind::kDataset;
-  job.destroy_kind = static_cast<uint8_t>(DestroyKind::kRollback);
+  RETURN_IF_ERROR(CancelRebuild(context, dataset->id, &record));
+  ASSIGN_OR_RETURN(JobRecord job, RolledBackPart(context, dataset, target.snapshot.txg, newer));
   job.operation = operation;
-  job.livelist = context.parts.ids.Take<LivelistId>();
-  ++context.pool.livelists;
-  job.deadlist = forgotten;
-  job.tree = record.tree;
-  job.min_birth = floor;
-  job.left_sectors = LiveSectors(moved);
-  RETURN_IF_ERROR(LiveList::Move(context.meta, record.livelist, job.livelist, floor, kEndOfTime));
   record.used_sectors -= job.left_sectors;
   RETURN_IF_ERROR(AddJob(context, std::move(job)).status());
   record.tree = target.snapshot.tree;
@@ -179,9 +198,10 @@ absl::Status ApplyRollback(TxgContext& context, FoundDataset* dataset, const Rol
   record.referenced_sectors = target.snapshot.referenced_sectors;
   record.data_blocks = target.snapshot.data_blocks;
   record.written_sectors = 0;
-  record.newest_snapshot_txg = target.own ? floor : 0;
+  record.newest_snapshot_txg = target.own ? target.snapshot.txg : 0;
   record.operation = OperationId{};
   ++record.revision;
+  RETURN_IF_ERROR(SettleLivelist(context, dataset->id, &record));
   if (record.tree.trim_txg != 0) {
     // The snapshot was taken in the middle of a trim: the head takes it up again.
     RETURN_IF_ERROR(StartTrim(context, dataset, 0, 0));
@@ -213,9 +233,24 @@ absl::Status CheckCollisions(const MetaTxn& txn, const FoundDataset& clone,
   return blockers.Refuse(clone.name, "promoted", absl::StatusCode::kAlreadyExists);
 }
 
-// Hands one snapshot of the parent to the clone.
-absl::Status MoveSnapshot(TxgContext& context, const Neighbour& neighbour, FoundDataset* parent,
-                          FoundDataset* clone) {
+// The own snapshots up to `last`, rising.
+absl::StatusOr<std::vector<Neighbour>> SnapshotsUpTo(const MetaTxn& txn, DatasetId dataset,
+                                                     Txg last) {
+  std::vector<Neighbour> found;
+  Txg below = last + 1;
+  while (true) {
+    ASSIGN_OR_RETURN(const std::optional<Neighbour> next, SnapshotBefore(txn, dataset, below));
+    if (!next.has_value()) break;
+    found.push_back(*next);
+    below = next->txg;
+  }
+  std::reverse(found.begin(), found.end());
+  return found;
+}
+
+// Hands one snapshot of the parent to the clone. Returns what it wrote.
+absl::StatusOr<uint64_t> MoveSnapshot(TxgContext& context, const Neighbour& neighbour,
+                                      FoundDataset* parent, FoundDataset* clone) {
   ASSIGN_OR_RETURN(SnapshotRecord snapshot,
                    LoadRecord<SnapshotRecord>(context.meta, Key(neighbour.id)));
   WriteTxn& txn = context.meta;
@@ -241,7 +276,27 @@ absl::Status MoveSnapshot(TxgContext& context, const Neighbour& neighbour, Found
   from.dependents -= snapshot.all_clones + snapshot.holds;
   to.dependents += snapshot.all_clones + snapshot.holds;
   snapshot.dataset = clone->id;
-  return StoreRecord(txn, Key(neighbour.id), snapshot);
+  RETURN_IF_ERROR(StoreRecord(txn, Key(neighbour.id), snapshot));
+  return snapshot.written_sectors;
+}
+
+// Hands the parent's sublists up to the pivot, which hold `shared_sectors`, to the clone. A list
+// that is missing on one side leaves the clone without one; the parent keeps what is its own.
+absl::Status MoveSublists(TxgContext& context, FoundDataset* parent, FoundDataset* clone,
+                          Txg pivot_txg, uint64_t shared_sectors) {
+  DatasetRecord& from = parent->record;
+  DatasetRecord& to = clone->record;
+  const bool whole = to.list_state == ListState::kWhole;
+  if (from.list_state == ListState::kWhole) {
+    // What a clone without a list would get is as lost as the rest of it.
+    const auto target = whole ? to.livelist : context.parts.ids.Take<LivelistId>();
+    const absl::Status moved = LiveList::Move(context.meta, from.livelist, target, 0, pivot_txg);
+    if (moved.ok()) return whole ? moved : ForgetLivelist(context, target);
+    if (!absl::IsDataLoss(moved)) return moved;
+    RETURN_IF_ERROR(DropLivelist(context, parent->id, DropReason::kDamaged, &from));
+  }
+  const bool loses = whole && shared_sectors > 0;
+  return loses ? LoseLivelist(context, clone->id, &to) : absl::OkStatus();
 }
 
 // Swaps the clone relations: the parent becomes a clone of `pivot`, the clone takes over the
@@ -300,31 +355,32 @@ absl::StatusOr<Verdict> PromoteDataset(TxgContext& context, const std::string& n
   parent.id = pivot.dataset;
   ASSIGN_OR_RETURN(parent.record, LoadRecord<DatasetRecord>(context.meta, Key(parent.id)));
   ASSIGN_OR_RETURN(parent.name, Names::FullName(context.meta, parent.record));
-  ASSIGN_OR_RETURN(std::vector<Neighbour> moved, SnapshotsAbove(context.meta, parent.id, 0));
-  std::erase_if(moved, [&](const Neighbour& snapshot) { return snapshot.txg > pivot.txg; });
+  ASSIGN_OR_RETURN(const std::vector<Neighbour> moved,
+                   SnapshotsUpTo(context.meta, parent.id, pivot.txg));
   RETURN_IF_ERROR(CheckCollisions(context.meta, clone, moved));
 
+  for (FoundDataset* dataset : {&clone, &parent}) {
+    RETURN_IF_ERROR(CancelRebuild(context, dataset->id, &dataset->record));
+  }
   // What was born up to the pivot and is not freed is held by it or an older snapshot: it is now
   // the clone's. Sublists never straddle a snapshot, so whole ones move.
-  ASSIGN_OR_RETURN(std::vector<Sublist> shared,
-                   LiveList::List(context.meta, parent.record.livelist));
-  std::erase_if(shared, [&](const Sublist& sublist) { return sublist.start >= pivot.txg; });
-  const uint64_t shared_sectors = LiveSectors(shared);
+  uint64_t shared_sectors = 0;
   for (const Neighbour& snapshot : moved) {
-    RETURN_IF_ERROR(MoveSnapshot(context, snapshot, &parent, &clone));
+    ASSIGN_OR_RETURN(const uint64_t written, MoveSnapshot(context, snapshot, &parent, &clone));
+    shared_sectors += written;
   }
-  RETURN_IF_ERROR(
-      LiveList::Move(context.meta, parent.record.livelist, clone.record.livelist, 0, pivot.txg));
+  RETURN_IF_ERROR(MoveSublists(context, &parent, &clone, pivot.txg, shared_sectors));
   parent.record.used_sectors -= shared_sectors;
   clone.record.used_sectors += shared_sectors;
   RETURN_IF_ERROR(SwapOrigins(context, &parent, &clone));
   if (clone.record.newest_snapshot_txg == 0) clone.record.newest_snapshot_txg = pivot.txg;
   if (parent.record.newest_snapshot_txg == pivot.txg) parent.record.newest_snapshot_txg = 0;
-  ++clone.record.revision;
-  ++parent.record.revision;
-  RETURN_IF_ERROR(StoreRecord(context.meta, Key(clone.id), clone.record));
-  RETURN_IF_ERROR(StoreRecord(context.meta, Key(parent.id), parent.record));
   outcome->count = moved.size();
+  for (FoundDataset* dataset : {&clone, &parent}) {
+    ++dataset->record.revision;
+    RETURN_IF_ERROR(SettleLivelist(context, dataset->id, &dataset->record));
+    RETURN_IF_ERROR(StoreRecord(context.meta, Key(dataset->id), dataset->record));
+  }
   for (const FoundDataset* dataset : {&clone, &parent}) {
     ASSIGN_OR_RETURN(DatasetInfo info, Describe(context.meta, context.parts.uid, *dataset));
     outcome->datasets.push_back(std::move(info));

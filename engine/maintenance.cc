@@ -30,7 +30,7 @@ absl::StatusOr<Verdict> DistributeBite(TxgContext& context, DatasetId dataset,
                    FindRecord<DatasetRecord>(context.meta, Key(dataset)));
   bool done = true;  // of a dataset that has gone the deadlist is forgotten, not distributed
   if (record.has_value()) {
-    ASSIGN_OR_RETURN(const std::vector<Txg> bounds, LineageBounds(context.meta, *record));
+    ASSIGN_OR_RETURN(const std::vector<Txg> bounds, LineageBounds(context.meta, dataset, *record));
     ASSIGN_OR_RETURN(
         done, DeadList::Distribute(context.meta, deadlist, bounds,
                                    context.parts.options.reclaim_bite_runs, context.parts.ids));
@@ -48,6 +48,7 @@ absl::StatusOr<bool> Trimmer::Step() {
     MetaCursor cursor(*txn, Table::kStates);
     for (cursor.Seek(Key(uint8_t{0})); cursor.valid() && states.size() < kForgetPerBite;
          cursor.Next()) {
+      if (KeyNumber<StateKey>(cursor.key(), 0) > StateKey::kLongTail) break;  // the rebuilder's
       states.emplace_back(cursor.key());
     }
     RETURN_IF_ERROR(cursor.status());

@@ -44,6 +44,7 @@ struct PoolOptions {
   uint64_t deadlist_tail_max_entries = 4096;  // distributed to buckets in the background past it
   uint64_t discard_direct_blocks = 4096;      // larger discards go to the background trim
   uint64_t trim_pointers_per_txg = 65536;     // some 30 ms of work in a txg
+  uint64_t rebuild_bite_pointers = 50000;     // of a tree walked for a lost livelist, per txg
 
   // Reclaim: what one bite may free, and how many bites a txg takes. 200,000 blocks are about
   // 50 ms of survivors sorted outside the txg; frees in it are log appends.

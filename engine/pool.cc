@@ -229,7 +229,16 @@ absl::StatusOr<Page<Blocker>> PoolImpl::ListBlockers(const BlockerQuery& query,
 absl::StatusOr<LivelistInfo> PoolImpl::GetLivelist(const std::string& dataset, Txg from_start,
                                                    uint32_t limit) {
   ASSIGN_OR_RETURN(const std::unique_ptr<ReadTxn> txn, meta_->BeginRead());
-  return engine::GetLivelist(*txn, parts_->uid, dataset, from_start, limit);
+  absl::StatusOr<LivelistInfo> info =
+      engine::GetLivelist(*txn, parts_->uid, dataset, from_start, limit);
+  if (absl::IsDataLoss(info.status())) {
+    if (const auto found = ResolveDataset(*txn, dataset); found.ok()) ReportDamage(found->id);
+  }
+  return info;
+}
+
+void PoolImpl::ReportDamage(DatasetId id) {
+  if (!options_.read_only) SubmitDrop(*txgs_, id);
 }
 
 void PoolImpl::OnOperationsChanged(absl::AnyInvocable<void()> changed) {
@@ -293,7 +302,9 @@ absl::StatusOr<CheckReport> PoolImpl::Check() {
   // The epoch comes first: what the transaction sees must not be reused while it is walked.
   const ReaderEpochs::Guard epoch(epochs_);
   ASSIGN_OR_RETURN(const std::unique_ptr<ReadTxn> txn, meta_->BeginRead());
-  return CheckPool(*txn, *blocks_, parts_->uid);
+  ASSIGN_OR_RETURN(CheckReport report, CheckPool(*txn, *blocks_, parts_->uid));
+  for (const uint64_t id : report.damaged_livelists) ReportDamage(static_cast<DatasetId>(id));
+  return report;
 }
 
 absl::Status PoolImpl::DrainBackground() {

@@ -16,6 +16,7 @@
 #include "engine/base/mutex.h"
 #include "engine/maintenance.h"
 #include "engine/pool.h"
+#include "engine/rebuilder.h"
 #include "engine/reclaimer.h"
 #include "engine/store/file.h"
 #include "engine/txg.h"
@@ -79,6 +80,8 @@ class PoolImpl final : public Pool {
   absl::Status CreateFiles();
   absl::Status CheckPair(const PoolRecord& record) const;
   void StartBackground();
+  // A read has found this dataset's livelist damaged: it is dropped, and rebuilt.
+  void ReportDamage(DatasetId id);
   // One side of a diff: its tree as committed, and the lineage it belongs to.
   struct DiffSide;
   absl::StatusOr<DiffSide> ResolveDiffSide(const MetaTxn& txn, const std::string& name);
@@ -106,6 +109,7 @@ class PoolImpl final : public Pool {
   std::unique_ptr<PoolParts> parts_;
   std::unique_ptr<TxgManager> txgs_;
   std::unique_ptr<Reclaimer> reclaimer_;
+  std::unique_ptr<Rebuilder> rebuilder_;
   std::unique_ptr<Trimmer> trimmer_;
   std::unique_ptr<Housekeeper> housekeeper_;
   std::unique_ptr<Expirer> expirer_;

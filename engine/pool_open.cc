@@ -185,6 +185,7 @@ absl::Status PoolImpl::CreateFiles() {
 
 void PoolImpl::StartBackground() {
   reclaimer_ = std::make_unique<Reclaimer>(*parts_, *txgs_);
+  rebuilder_ = std::make_unique<Rebuilder>(*parts_, *txgs_);
   trimmer_ = std::make_unique<Trimmer>(*parts_, *txgs_);
   housekeeper_ = std::make_unique<Housekeeper>(*parts_, *txgs_);
   expirer_ = std::make_unique<Expirer>(*parts_, *txgs_);
@@ -202,6 +203,7 @@ void PoolImpl::StartBackground() {
         if (!more) housekeeping->Wake();
         return more;
       });
+  BackgroundTask* const rebuild = add(kReclaimInterval, [this] { return rebuilder_->Step(); });
   BackgroundTask* const trim = add(kReclaimInterval, [this] { return trimmer_->Step(); });
   add(options_.expire_poll, [this] { return expirer_->Step(); });
   add(kGaugeInterval, [this]() -> absl::StatusOr<bool> {
@@ -210,8 +212,9 @@ void PoolImpl::StartBackground() {
   });
   BackgroundTask* const punch = add(kReclaimInterval, [this] { return puncher_->Step(); });
   txgs_->SetListeners(
-      [reclaim, trim] {
+      [reclaim, rebuild, trim] {
         reclaim->Wake();
+        rebuild->Wake();
         trim->Wake();
       },
       [this, punch](std::vector<Run> runs) {

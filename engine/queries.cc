@@ -356,6 +356,9 @@ absl::StatusOr<LivelistInfo> GetLivelist(const MetaTxn& txn, const PoolUid& pool
   info.uid = FormatUid(pool, static_cast<uint64_t>(found.id));
   info.origin_txg = found.record.origin_txg;
   info.txg = record.txg;
+  info.state = found.record.list_state == ListState::kWhole     ? LivelistState::kWhole
+               : found.record.list_state == ListState::kDropped ? LivelistState::kDropped
+                                                                : LivelistState::kRebuilding;
   const uint64_t block_sectors = found.record.tree.block_sectors();
   ASSIGN_OR_RETURN(const std::vector<Sublist> sublists, LiveList::List(txn, found.record.livelist));
   info.total.start_txg = sublists.size();

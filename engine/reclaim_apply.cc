@@ -7,6 +7,7 @@
 #include "engine/base/status_macros.h"
 #include "engine/catalog.h"
 #include "engine/lifecycle.h"
+#include "engine/livelist_drop.h"
 #include "engine/operations.h"
 #include "engine/tree/dead_list.h"
 #include "engine/tree/live_list.h"
@@ -25,10 +26,7 @@ uint64_t Sectors(const std::vector<Run>& runs) {
 
 // The list is damaged but nothing of it has been freed: the job goes on by the tree.
 absl::Status SwitchToTreeWalk(TxgContext& context, JobId id, JobRecord job) {
-  job.method = static_cast<uint8_t>(DestroyMethod::kTreeWalk);
-  job.phase = JobPhase::kFree;
-  job.cursor_start = 0;
-  job.cursor = 0;
+  WalkTrees(&job);
   PoolStats& stats = context.parts.stats;
   context.after_commit.emplace_back([&stats] {
     ++stats.livelist_dropped[DropReason::kDamaged];
@@ -76,15 +74,6 @@ absl::Status RemoveSublist(TxgContext& context, LivelistId livelist, Txg start) 
   return absl::OkStatus();
 }
 
-// Forgets every sublist that is left; what the damaged ones name is not read.
-absl::Status DropSublists(TxgContext& context, LivelistId livelist) {
-  ASSIGN_OR_RETURN(const std::vector<Sublist> sublists, LiveList::List(context.meta, livelist));
-  for (const Sublist& sublist : sublists) {
-    RETURN_IF_ERROR(RemoveSublist(context, livelist, sublist.start));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status TakePrefixApart(TxgContext& context, JobId id, const JobRecord& job) {
   for (uint64_t i = 0; i < context.parts.options.bulk_names_per_txg; ++i) {
     ASSIGN_OR_RETURN(const std::optional<DatasetId> dataset,
@@ -123,7 +112,7 @@ absl::Status FreeRuns(TxgContext& context, const ReclaimBite& bite, JobRecord jo
   job.cursor_entry = bite.position.entry;
   if (!bite.all_freed) return StoreRecord(context.meta, Key(bite.id), job);
   if (job.method == static_cast<uint8_t>(DestroyMethod::kTreeWalk)) {
-    RETURN_IF_ERROR(DropSublists(context, job.livelist));
+    RETURN_IF_ERROR(ForgetLivelist(context, job.livelist));
   }
   job.phase = job.dataset != DatasetId{} ? JobPhase::kSnapshots : JobPhase::kForget;
   if (job.phase == JobPhase::kForget) return Forget(context, bite.id, job);

@@ -3,11 +3,13 @@
 // A dying snapshot leaves its lineage: the blocks that the next one's deadlist holds and that were
 // born after the previous snapshot were held by it alone. Their logs become FREEs of the owner's
 // livelist and the job's to free (one log, two holders); the rest of the two deadlists joins.
+// Without a livelist the logs are only freed.
 #include <utility>
 #include <vector>
 
 #include "engine/base/status_macros.h"
 #include "engine/catalog.h"
+#include "engine/livelist_drop.h"
 #include "engine/operations.h"
 #include "engine/reclaimer.h"
 #include "engine/tree/dead_list.h"
@@ -40,17 +42,29 @@ absl::StatusOr<Place> FindPlace(const MetaTxn& txn, const SnapshotRecord& snapsh
   return place;
 }
 
+// Makes a bucket FREEs of the owner's livelist. A list that cannot take it is damaged, and dropped.
+absl::Status LogFree(TxgContext& context, DatasetId id, const DeadBucket& bucket,
+                     DatasetRecord* owner) {
+  if (owner->list_state == ListState::kDropped) return absl::OkStatus();
+  const absl::Status attached = LiveList::Attach(context.meta, owner->livelist, bucket.start + 1,
+                                                 bucket.log, bucket.record.sums);
+  if (absl::IsDataLoss(attached) || absl::IsNotFound(attached)) {
+    return DropLivelist(context, id, DropReason::kDamaged, owner);
+  }
+  RETURN_IF_ERROR(attached);
+  return PointerLog::Share(context.meta, bucket.log);
+}
+
 // Moves the buckets to a list of the job's own and makes them FREEs of the owner's livelist.
-absl::StatusOr<uint64_t> HandOver(TxgContext& context, const Place& place, JobRecord* job) {
+absl::StatusOr<uint64_t> HandOver(TxgContext& context, DatasetId owner, Place& place,
+                                  JobRecord* job) {
   ASSIGN_OR_RETURN(const std::vector<DeadBucket> buckets,
                    DeadList::TakeAbove(context.meta, place.following(), place.previous_txg));
   job->deadlist = context.parts.ids.Take<DeadlistId>();
   uint64_t sectors = 0;
   uint64_t entries = 0;
   for (const DeadBucket& bucket : buckets) {
-    RETURN_IF_ERROR(LiveList::Attach(context.meta, place.owner.livelist, bucket.start + 1,
-                                     bucket.log, bucket.record.sums));
-    RETURN_IF_ERROR(PointerLog::Share(context.meta, bucket.log));
+    RETURN_IF_ERROR(LogFree(context, owner, bucket, &place.owner));
     RETURN_IF_ERROR(DeadList::Adopt(context.meta, job->deadlist, bucket));
     sectors += bucket.record.sums.total();
     entries += bucket.record.entries;
@@ -70,15 +84,17 @@ absl::StatusOr<bool> TakeSnapshotOut(TxgContext& context, JobRecord* job) {
   ASSIGN_OR_RETURN(std::optional<DatasetRecord> owner,
                    FindRecord<DatasetRecord>(txn, Key(snapshot->dataset)));
   if (!owner.has_value()) return true;
+  if (owner->list_state == ListState::kRebuilding) return false;
   ASSIGN_OR_RETURN(Place place, FindPlace(txn, *snapshot, *std::move(owner)));
-  ASSIGN_OR_RETURN(const std::vector<Txg> bounds, LineageBounds(txn, place.owner));
+  ASSIGN_OR_RETURN(const std::vector<Txg> bounds,
+                   LineageBounds(txn, snapshot->dataset, place.owner));
   ASSIGN_OR_RETURN(
       const bool distributed,
       DeadList::Distribute(txn, place.following(), bounds, context.parts.options.reclaim_bite_runs,
                            context.parts.ids));
   if (!distributed) return false;
 
-  ASSIGN_OR_RETURN(const uint64_t freed, HandOver(context, place, job));
+  ASSIGN_OR_RETURN(const uint64_t freed, HandOver(context, snapshot->dataset, place, job));
   place.owner.used_sectors -= freed;
   context.pool.livelist_sectors -= freed;
   --place.owner.all_snapshots;

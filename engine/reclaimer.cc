@@ -9,6 +9,7 @@
 #include "engine/base/failpoints.h"
 #include "engine/base/status_macros.h"
 #include "engine/catalog.h"
+#include "engine/livelist_drop.h"
 #include "engine/reclaim_apply.h"
 #include "engine/tree/dead_list.h"
 #include "engine/tree/live_list.h"
@@ -63,6 +64,10 @@ absl::StatusOr<std::vector<ReclaimBite>> Reclaimer::Prepare() {
     if (job.stalled) {
       ++stalled;
       continue;
+    }
+    if (job.kind == JobKind::kSnapshot && job.phase == JobPhase::kVerify) {
+      ASSIGN_OR_RETURN(const bool waits, WaitsForRebuild(*txn, job.snapshot));
+      if (waits) continue;
     }
     ASSIGN_OR_RETURN(ReclaimBite bite,
                      PrepareJob(*txn, static_cast<JobId>(number), std::move(job), budget));

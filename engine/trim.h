@@ -19,10 +19,12 @@
 
 namespace cowshed::engine {
 
-// What kStates lists: (kind, id...) -> empty.
+// What kStates lists: (kind, id...) -> empty, or the record named.
 enum class StateKey : uint8_t {
-  kTrimming = 1,  // dataset id
-  kLongTail = 2,  // dataset id, deadlist id: its tail waits to be distributed
+  kTrimming = 1,     // dataset id
+  kLongTail = 2,     // dataset id, deadlist id: its tail waits to be distributed
+  kRebuild = 3,      // dataset id -> RebuildRecord: its livelist is to be made whole
+  kDroppedList = 4,  // livelist id: its sublists wait to be forgotten
 };
 
 // Starts a trim of [begin, end), or takes one up that `dataset->record.tree` already describes

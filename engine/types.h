@@ -124,7 +124,10 @@ struct SublistInfo {
   uint64_t logs = 0;     // own and attached
 };
 
+enum class LivelistState : uint8_t { kWhole = 1, kDropped = 2, kRebuilding = 3 };
+
 struct LivelistInfo {
+  LivelistState state = LivelistState::kWhole;  // unless whole, a destroy walks the tree
   std::string dataset;
   std::string uid;
   Txg origin_txg = 0;
@@ -163,6 +166,7 @@ struct CheckReport {
   uint64_t block_count = 0;
   uint64_t referenced_bytes = 0;
   Txg txg = 0;
+  std::vector<uint64_t> damaged_livelists;  // ids of the datasets whose lists cannot be read
   bool ok() const { return total_findings == 0; }
 };
 

@@ -55,7 +55,7 @@ absl::StatusOr<Figures> Recount(Pool& pool) {
     used += dataset.used_bytes;
     logical += dataset.logical_bytes;
     ASSIGN_OR_RETURN(const auto livelist, pool.GetLivelist(dataset.name, 0, 1));
-    if (livelist.total.start_txg == 0 && dataset.used_bytes > 0) return absl::OkStatus();
+    if (livelist.state != engine::LivelistState::kWhole) return absl::OkStatus();
     ++livelists;
     sublists += livelist.total.start_txg;
     entries += livelist.total.entries;

@@ -114,6 +114,7 @@ void FillLivelist(const engine::LivelistInfo& info, v1::GetLivelistResponse* out
   out->set_dataset(info.dataset);
   out->set_uid(info.uid);
   out->set_origin_txg(info.origin_txg);
+  out->set_exists(info.state == engine::LivelistState::kWhole);
   for (const auto& sublist : info.sublists) Fill(sublist, out->add_sublists());
   out->set_total_sublists(info.total.start_txg);
   out->set_total_entries(info.total.entries);
@@ -194,10 +195,6 @@ Reactor* PoolServiceImpl::GetLivelist(Rpc* rpc, const v1::GetLivelistRequest* re
                  ASSIGN_OR_RETURN(const auto info,
                                   context_.pool.GetLivelist(from.dataset(), start_txg, page_size));
                  FillLivelist(info, to);
-                 // Nothing written is an empty list; something written and no list is a missing
-                 // one.
-                 ASSIGN_OR_RETURN(const auto dataset, context_.pool.GetDataset(info.dataset));
-                 to->set_exists(info.total.start_txg > 0 || dataset.used_bytes == 0);
                  if (info.next_start == 0) return absl::OkStatus();
                  to->set_next_page_token(
                      context_.tokens.SealPosition(from, std::to_string(info.next_start)));

@@ -52,6 +52,23 @@ struct JobRecord {
   static absl::StatusOr<JobRecord> Decode(std::string_view bytes);
 };
 
+// The rebuild of one dataset's livelist, queued or under way (engine/rebuilder.h).
+struct RebuildRecord {
+  static constexpr Table kTable = Table::kStates;
+  bool damaged = false;   // the list was dropped for damage: alarmed until it is whole again
+  SnapshotId snapshot{};  // hidden: pins the state that is walked; 0: still queued
+  Txg txg = 0;            // of that snapshot
+  LivelistId shadow{};    // what has been found so far
+  Txg cursor_txg = 0;     // snapshot whose tree is walked; 0: the first, kWalked: none is left
+  uint64_t cursor_block = 0;
+  uint64_t sectors = 0;  // in the shadow
+
+  static constexpr Txg kWalked = UINT64_MAX;
+  bool running() const { return snapshot != SnapshotId{}; }
+  std::string Encode() const;
+  static absl::StatusOr<RebuildRecord> Decode(std::string_view bytes);
+};
+
 struct OperationRecord {
   static constexpr Table kTable = Table::kOperations;
   uint8_t kind = 0;          // OperationKind of types.h

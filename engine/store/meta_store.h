@@ -44,7 +44,7 @@ enum class Table : uint8_t {
   kClones,           // origin snapshot id, dataset id -> empty
   kHolds,            // snapshot id, tag -> HoldRecord
   kExpiry,           // unix ms, dataset/snapshot id, tag -> empty
-  kStates,           // state, object id -> empty (objects that are not plainly ACTIVE)
+  kStates,           // state, object id -> empty or RebuildRecord (not plainly ACTIVE; trim.h)
   kSublists,         // livelist id, start txg -> SublistRecord (tree/live_list.h)
   kDeadBuckets,      // deadlist id, start txg, log id -> BucketRecord (tree/dead_list.h)
   kLogs,             // log id, chunk number -> runs (tree/pointer_log.h)

@@ -124,6 +124,7 @@ void Fields(Archive& archive, Record& record) {
   archive(record.origin_txg);
   archive(record.newest_snapshot_txg);
   archive(record.livelist);
+  archive(record.list_state);
   archive(record.deadlist);
   archive(record.used_sectors);
   archive(record.referenced_sectors);
@@ -192,6 +193,17 @@ void Fields(Archive& archive, Record& record) {
   archive(record.cursor_entry);
   archive(record.left_sectors);
   archive(record.error);
+}
+
+template <typename Archive, Same<RebuildRecord> Record>
+void Fields(Archive& archive, Record& record) {
+  archive(record.damaged);
+  archive(record.snapshot);
+  archive(record.txg);
+  archive(record.shadow);
+  archive(record.cursor_txg);
+  archive(record.cursor_block);
+  archive(record.sectors);
 }
 
 template <typename Archive, Same<OperationRecord> Record>
@@ -265,6 +277,11 @@ absl::StatusOr<HoldRecord> HoldRecord::Decode(std::string_view bytes) {
 std::string JobRecord::Encode() const { return EncodeFields(*this); }
 absl::StatusOr<JobRecord> JobRecord::Decode(std::string_view bytes) {
   return DecodeFields<JobRecord>(bytes, "job record");
+}
+
+std::string RebuildRecord::Encode() const { return EncodeFields(*this); }
+absl::StatusOr<RebuildRecord> RebuildRecord::Decode(std::string_view bytes) {
+  return DecodeFields<RebuildRecord>(bytes, "rebuild record");
 }
 
 std::string OperationRecord::Encode() const { return EncodeFields(*this); }

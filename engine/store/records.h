@@ -75,6 +75,13 @@ struct DirectoryRecord {
   static absl::StatusOr<DirectoryRecord> Decode(std::string_view bytes);
 };
 
+// What a dataset's livelist says (engine/livelist_drop.h).
+enum class ListState : uint8_t {
+  kWhole = 0,       // everything: I6 holds
+  kDropped = 1,     // nothing: it has no sublists, and nothing is logged
+  kRebuilding = 2,  // what was born after the snapshot of its RebuildRecord
+};
+
 struct DatasetRecord {
   static constexpr Table kTable = Table::kDatasets;
   DirectoryId directory{};
@@ -88,8 +95,9 @@ struct DatasetRecord {
   Txg origin_txg = 0;
   Txg newest_snapshot_txg = 0;  // of its own snapshots, hidden ones too; 0: none
   LivelistId livelist{};
+  ListState list_state = ListState::kWhole;
   DeadlistId deadlist{};
-  uint64_t used_sectors = 0;        // net sum of the livelist
+  uint64_t used_sectors = 0;        // net sum of the livelist, were it whole
   uint64_t referenced_sectors = 0;  // reachable from the head, nodes included
   uint64_t written_sectors = 0;     // of these, born after the previous snapshot
   uint64_t data_blocks = 0;         // reachable from the head

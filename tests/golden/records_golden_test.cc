@@ -135,6 +135,7 @@ DatasetRecord SampleDatasetRecord() {
   record.origin_txg = 0x622;
   record.newest_snapshot_txg = 0x722;
   record.livelist = LivelistId{0x822};
+  record.list_state = ListState::kRebuilding;
   record.deadlist = DeadlistId{0x922};
   record.used_sectors = 0xa22;
   record.referenced_sectors = 0xb22;
@@ -165,6 +166,7 @@ constexpr char kDatasetRecordHex[] =
     "2206000000000000"  // origin_txg
     "2207000000000000"  // newest_snapshot_txg
     "2208000000000000"  // livelist
+    "02"  // list_state
     "2209000000000000"  // deadlist
     "220a000000000000"  // used_sectors
     "220b000000000000"  // referenced_sectors
@@ -284,6 +286,27 @@ constexpr char kJobRecordHex[] =
     "2210000000000000"  // left_sectors
     "05006572726f72";  // error: length, bytes
 
+RebuildRecord SampleRebuildRecord() {
+  RebuildRecord record;
+  record.damaged = true;
+  record.snapshot = SnapshotId{0x122};
+  record.txg = 0x222;
+  record.shadow = LivelistId{0x322};
+  record.cursor_txg = 0x422;
+  record.cursor_block = 0x522;
+  record.sectors = 0x622;
+  return record;
+}
+
+constexpr char kRebuildRecordHex[] =
+    "01"  // damaged
+    "2201000000000000"  // snapshot
+    "2202000000000000"  // txg
+    "2203000000000000"  // shadow
+    "2204000000000000"  // cursor_txg
+    "2205000000000000"  // cursor_block
+    "2206000000000000";  // sectors
+
 OperationRecord SampleOperationRecord() {
   OperationRecord record;
   record.kind = 1;
@@ -344,6 +367,7 @@ TEST(RecordsGoldenTest, Dataset) { ExpectGolden(SampleDatasetRecord(), kDatasetR
 TEST(RecordsGoldenTest, Snapshot) { ExpectGolden(SampleSnapshotRecord(), kSnapshotRecordHex); }
 TEST(RecordsGoldenTest, Hold) { ExpectGolden(SampleHoldRecord(), kHoldRecordHex); }
 TEST(RecordsGoldenTest, Job) { ExpectGolden(SampleJobRecord(), kJobRecordHex); }
+TEST(RecordsGoldenTest, Rebuild) { ExpectGolden(SampleRebuildRecord(), kRebuildRecordHex); }
 TEST(RecordsGoldenTest, Operation) { ExpectGolden(SampleOperationRecord(), kOperationRecordHex); }
 
 TEST(RecordsGoldenTest, AbsentOptionalAndNoLabels) {

@@ -4,9 +4,11 @@
 #include "tests/model/pool_model.h"
 
 #include <algorithm>
+#include <iterator>
 #include <numeric>
 #include <sstream>
 
+#include "engine/base/failpoints.h"
 #include "engine/base/strings.h"
 
 namespace cowshed::engine {
@@ -31,6 +33,7 @@ void Configure(std::mt19937_64& random, bool crowded, PoolOptions* options) {
   options->deadlist_tail_max_entries = pick({1, 10, 200, 4096});
   options->discard_direct_blocks = pick({1, 8, 4096});
   options->trim_pointers_per_txg = pick({1, 7, 100, 65536});
+  options->rebuild_bite_pointers = pick({1, 3, 20, 50000});
   options->reclaim_bite_runs = pick({1, 5, 50, 50000});
   options->reclaim_jobs_per_txg = static_cast<uint32_t>(pick({1, 3, 256}));
   options->bulk_names_per_txg = pick({1, 2, 1000});
@@ -80,6 +83,7 @@ std::string PoolModel::Run(uint64_t steps) {
   for (uint64_t i = 0; i < steps && !failed(); ++i) Step();
   if (!failed()) VerifyAll();
   if (!failed()) DestroyEverything();
+  LetRebuildsGoOn();
   if (failed() && !shared()) pool_->Abandon();
   return failure_;
 }
@@ -98,6 +102,8 @@ void PoolModel::Step() {
     DoAlone(RandomCall());
   } else if (dice < 900) {
     DoBurst();
+  } else if (dice < 925 && !shared()) {
+    LoseLivelist();
   } else if (dice < 960) {
     VerifyDataset(AnyDataset());
     if (const Snapshot snapshot = AnySnapshot()) VerifySnapshot(snapshot);
@@ -129,8 +135,7 @@ void PoolModel::DoAlone(const Call& call) {
   call.apply(*outcome);
   if (outcome->txg != 0) Durable();
   if (call.drains) {
-    const absl::Status drained = (*pool_)->DrainBackground();
-    if (!drained.ok()) Fail(drained.ToString());
+    Drain();
   }
 }
 
@@ -251,6 +256,40 @@ void PoolModel::FlushOne() {
   dataset->history.clear();
 }
 
+// Gives up the livelist of a dataset; half of the time its rebuild then stands still somewhere, so
+// that whatever comes next meets it there.
+void PoolModel::LoseLivelist() {
+  LetRebuildsGoOn();
+  const bool damaged = Chance(80);
+  const std::string reason = damaged ? "livelist.damaged" : "livelist.costly";
+  if (!Failpoints::Arm(reason + "=true:count=1").ok()) return Fail("cannot arm " + reason);
+  if (Chance(50)) {
+    static constexpr const char* kPlaces[] = {"begin", "walk", "walk", "shadow", "swap"};
+    stopped_at_ = StrCat("rebuild.", kPlaces[Below(std::size(kPlaces))]);
+    const std::string action = StrCat(stopped_at_, "=error:skip=", Below(4));
+    if (!Failpoints::Arm(action).ok()) return Fail("cannot arm " + action);
+  }
+  Log(StrCat("the next livelist written to is ", damaged ? "damaged" : "costly",
+             stopped_at_.empty() ? "" : ", rebuild stops at ", stopped_at_));
+  costly_ = costly_ || !damaged;
+  WriteOnce(AnyDataset());
+  const absl::Status synced = pool_->Sync().status();
+  Failpoints::Disarm(reason);
+  if (!synced.ok()) return Fail("sync: " + synced.ToString());
+  Durable();
+}
+
+void PoolModel::LetRebuildsGoOn() {
+  if (!stopped_at_.empty()) Failpoints::Disarm(stopped_at_);
+  stopped_at_.clear();
+}
+
+void PoolModel::Drain() {
+  LetRebuildsGoOn();
+  const absl::Status drained = (*pool_)->DrainBackground();
+  if (!drained.ok()) Fail("drain: " + drained.ToString());
+}
+
 void PoolModel::Reopen() {
   ++operations_;
   Log("reopen");
@@ -277,9 +316,8 @@ void PoolModel::LetTimePass() {
   ++operations_;
   Log("time passes");
   pool_->Advance(static_cast<int64_t>(1 + Below(12)));
-  if (const absl::Status drained = (*pool_)->DrainBackground(); !drained.ok()) {
-    return Fail(drained.ToString());
-  }
+  Drain();
+  if (failed()) return;
   // What expires first may be what keeps something else from expiring: until nothing changes.
   for (bool changed = true; changed;) {
     changed = false;

@@ -91,6 +91,9 @@ class PoolModel {
   void WriteOnce(const Dataset& dataset);
   void DiscardSome();
   void FlushOne();
+  void LoseLivelist();
+  void LetRebuildsGoOn();
+  void Drain();
   void Reopen();
   void Crash();
   void LetTimePass();
@@ -102,9 +105,11 @@ class PoolModel {
   void VerifyAll();
   void VerifyLists();
   void VerifyInfo(const Dataset& dataset);
+  void VerifyLivelists();               // of a drained pool
   void Settle(const Dataset& dataset);  // takes on which of the possible states it is
   void Durable();                       // everything accepted so far has been committed
   void Check();
+  void CheckAsItIs();
 
   // --- calls (pool_model_calls.cc) ---
   Call RandomCall();
@@ -158,7 +163,9 @@ class PoolModel {
   std::vector<Dataset> datasets_;
   uint64_t empty_allocated_bytes_ = 0;
   uint32_t max_cells_ = 0;
-  bool crowded_ = false;  // a pool so small that writes find it full
+  bool crowded_ = false;    // a pool so small that writes find it full
+  bool costly_ = false;     // some livelist was dropped that nobody rebuilds
+  std::string stopped_at_;  // failpoint at which rebuilds stand still; empty: they do not
   uint32_t next_tag_ = 1;
   uint64_t operations_ = 0;
   std::deque<std::string> log_;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Random operations on a pool and on its model, and proof that the model can fail: three mutations
-// of the rules of a block's life must each be found.
+// Random operations on a pool and on its model, and proof that the model can fail: mutations of
+// the rules of a block's life must each be found.
 //
 //   pool_model_test [--seed N] [--steps N] [--mutate FAILPOINT]
 //
@@ -88,7 +88,8 @@ TEST_P(PoolModelMutationTest, IsFound) { EXPECT_TRUE(MutationIsFound(GetParam())
 
 INSTANTIATE_TEST_SUITE_P(All, PoolModelMutationTest,
                          ::testing::Values("mutate.killed_frees_snapshotted",
-                                           "mutate.free_not_logged", "mutate.deadlist_off_by_one"));
+                                           "mutate.free_not_logged", "mutate.deadlist_off_by_one",
+                                           "mutate.rebuild_forgets_newest"));
 
 }  // namespace
 

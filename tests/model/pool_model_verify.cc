@@ -116,6 +116,20 @@ void PoolModel::VerifyInfo(const Dataset& dataset) {
   }
 }
 
+// Whatever was lost has been made whole again, unless nobody wants it.
+void PoolModel::VerifyLivelists() {
+  const PoolStats& stats = (*pool_)->stats();
+  if (stats.livelist_rebuilds[RebuildResult::kFailed] > 0) return Fail("a rebuild failed");
+  if (stats.alarms[Alarm::kLivelistDamaged] != 0) return Fail("livelist_damaged stays raised");
+  for (const Dataset& dataset : datasets_) {
+    const absl::StatusOr<LivelistInfo> info = (*pool_)->GetLivelist(dataset->name, 0, 1);
+    if (!info.ok()) return Fail(StrCat("livelist of ", dataset->name, info.status().ToString()));
+    if (info->state == LivelistState::kWhole) continue;
+    if (info->state == LivelistState::kDropped && costly_) continue;
+    return Fail(StrCat("the livelist of ", dataset->name, " was not made whole again"));
+  }
+}
+
 void PoolModel::VerifyLists() {
   if (failed()) return;
   std::vector<std::string> datasets;
@@ -178,9 +192,14 @@ void PoolModel::Durable() {
 void PoolModel::Check() {
   if (failed()) return;
   if (!shared()) {
-    const absl::Status drained = (*pool_)->DrainBackground();
-    if (!drained.ok()) return Fail("drain: " + drained.ToString());
+    if (!stopped_at_.empty()) CheckAsItIs();
+    if (!failed()) Drain();
+    if (!failed()) VerifyLivelists();
   }
+  if (!failed()) CheckAsItIs();
+}
+
+void PoolModel::CheckAsItIs() {
   const absl::StatusOr<CheckReport> report = (*pool_)->Check();
   if (!report.ok()) return Fail("check: " + report.status().ToString());
   if (report->ok()) return;
