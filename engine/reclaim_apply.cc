@@ -129,6 +129,13 @@ absl::Status ApplySnapshot(TxgContext& context, const ReclaimBite& bite, JobReco
 
 }  // namespace
 
+absl::Status StallBite(TxgContext& context, const ReclaimBite& bite, const absl::Status& why) {
+  ASSIGN_OR_RETURN(std::optional<JobRecord> job, FindRecord<JobRecord>(context.meta, Key(bite.id)));
+  if (!job.has_value() || job->stalled) return absl::OkStatus();
+  return StallJob(context, bite.id, *std::move(job), ReclaimFailure::kDamagedList,
+                  std::string(why.message()));
+}
+
 absl::Status ApplyBite(TxgContext& context, const ReclaimBite& bite) {
   ASSIGN_OR_RETURN(std::optional<JobRecord> job, FindRecord<JobRecord>(context.meta, Key(bite.id)));
   if (!job.has_value() || job->Encode() != bite.job.Encode()) return absl::OkStatus();

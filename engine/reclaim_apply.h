@@ -31,6 +31,8 @@ struct ReclaimBite {
 };
 
 absl::Status ApplyBite(TxgContext& context, const ReclaimBite& bite);
+// Stalls the job of a bite that could not be applied.
+absl::Status StallBite(TxgContext& context, const ReclaimBite& bite, const absl::Status& why);
 
 // Takes a dying snapshot out of its lineage, in as many bites as its neighbour's deadlist needs:
 // true when it is out and `*job` frees the buckets that only it held (reclaim_snapshot.cc).

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <future>
+#include <span>
 #include <utility>
 
 #include "engine/base/failpoints.h"
@@ -26,16 +27,43 @@ absl::Status RunTask(TxgManager& txgs, std::function<absl::StatusOr<Verdict>(Txg
   return promise.get_future().get();
 }
 
+namespace {
+
+absl::Status RunTogether(TxgManager& txgs, std::span<const ReclaimBite> bites) {
+  return RunTask(txgs, [bites](TxgContext& context) -> absl::StatusOr<Verdict> {
+    for (const ReclaimBite& bite : bites) RETURN_IF_ERROR(ApplyBite(context, bite));
+    RETURN_IF_ERROR(Failpoints::Hit("reclaim.applied"));
+    return Verdict::kApplied;
+  });
+}
+
+// Applies the bites in one txg. One that meets damage half-way would take the others along: then
+// each gets a txg of its own, and the job of that one stalls.
+absl::Status RunBites(TxgManager& txgs, std::span<const ReclaimBite> bites) {
+  const absl::Status together = RunTogether(txgs, bites);
+  if (!absl::IsDataLoss(together)) return together;
+  for (const ReclaimBite& bite : bites) {
+    const absl::Status alone = RunTogether(txgs, std::span(&bite, 1));
+    if (!absl::IsDataLoss(alone)) {
+      RETURN_IF_ERROR(alone);
+      continue;
+    }
+    RETURN_IF_ERROR(RunTask(txgs, [&](TxgContext& context) -> absl::StatusOr<Verdict> {
+      RETURN_IF_ERROR(StallBite(context, bite, alone));
+      return Verdict::kApplied;
+    }));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::StatusOr<bool> Reclaimer::Step() {
   RETURN_IF_ERROR(Failpoints::Hit("reclaim.step"));
   const auto begin = std::chrono::steady_clock::now();
   ASSIGN_OR_RETURN(const std::vector<ReclaimBite> bites, Prepare());
   if (bites.empty()) return false;
-  RETURN_IF_ERROR(RunTask(txgs_, [&bites](TxgContext& context) -> absl::StatusOr<Verdict> {
-    for (const ReclaimBite& bite : bites) RETURN_IF_ERROR(ApplyBite(context, bite));
-    RETURN_IF_ERROR(Failpoints::Hit("reclaim.applied"));
-    return Verdict::kApplied;
-  }));
+  RETURN_IF_ERROR(RunBites(txgs_, bites));
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
   parts_.stats.reclaim_batch_seconds.Observe(seconds.count());
   return true;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/base/failpoints.h"
+#include "tests/engine/livelist_damage.h"
 #include "tests/support/temp_pool.h"
 #include "tests/support/testing.h"
 
@@ -214,6 +215,40 @@ TEST_F(LifecycleRegressionTest, ShrinkInTheTxgOfARollback) {
   Failpoints::Disarm("sync.before_commit");
   Release();
   EXPECT_EQ(ValueOf(pool.Read("d", 0, 8192)), std::string(8192, 'a'));
+}
+
+// Bug: a damaged deadlist made the task of every round fail, and no job on the queue went on any
+// more.
+TEST_F(LifecycleRegressionTest, DamagedDeadlistStallsItsJobAndNoOther) {
+  TempPool pool([](PoolOptions* options) { options->background_work = false; });
+  for (const char* name : {"d", "e"}) {
+    ASSERT_OK(pool.Create(name).status());
+    ASSERT_OK(pool.Write(name, 0, std::string(40 * 4096, 'a')));
+    ASSERT_OK(pool.Snapshot(std::string(name) + "@s").status());
+    ASSERT_OK(pool.Write(name, 0, std::string(20 * 4096, 'b')));
+    ASSERT_OK(pool.Flush(name).status());
+  }
+  pool.Damage([&](WriteTxn& txn) {
+    const auto id = *ValueOf(Names::Find(txn, "d"));
+    const auto record = ValueOf(LoadRecord<DatasetRecord>(txn, Key(id)));
+    MetaCursor tail(txn, Table::kDeadBuckets);
+    tail.Seek(Key(record.deadlist));
+    ASSERT_TRUE(tail.ValidFor(Key(record.deadlist)));
+    MetaCursor log(txn, Table::kLogs);
+    log.Seek(Key(KeyNumber<LogId>(tail.key(), 16)));
+    ASSERT_TRUE(log.valid());
+    FlipBits(pool.directory() + "/meta/data.mdb", log.value());
+  });
+  const Outcome stalled = ValueOf(pool.DestroySnapshot("d@s"));
+  const Outcome done = ValueOf(pool.DestroySnapshot("e@s"));
+  ASSERT_OK(pool->DrainBackground());
+  EXPECT_EQ(ValueOf(pool->GetOperation(stalled.operation->name)).state, OperationState::kStalled);
+  EXPECT_EQ(ValueOf(pool->GetOperation(done.operation->name)).state, OperationState::kSucceeded);
+  EXPECT_EQ(pool->stats().alarms[Alarm::kLivelistDamaged], 1u);
+  EXPECT_EQ(ValueOf(pool.Read("d", 0, 4096)), std::string(4096, 'b'));
+  ASSERT_OK(pool.Write("d", 0, std::string(4096, 'c')));
+  ASSERT_OK(pool.Flush("d").status());
+  pool.Abandon();
 }
 
 }  // namespace
