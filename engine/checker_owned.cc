@@ -115,8 +115,8 @@ class OwnedCollector {
     return damage;
   }
 
-  // A dataset without a whole list has what its destruction would find in its trees. What a rebuild
-  // has found and logged so far must be a part of that.
+  // A dataset without a whole list has what its destruction would find in its trees. What was
+  // logged and found during a rebuild must be a part of that.
   absl::Status CollectMissing(DatasetId id, const DatasetRecord& dataset,
                               const std::vector<Txg>& fences, const std::string& name,
                               uint32_t owner) {
@@ -131,33 +131,35 @@ class OwnedCollector {
       return state_.Absorb(walked, name);
     }
     state_.ExpectSum("used_sectors", name, dataset.used_sectors, sectors);
-    std::vector<Run> logged;
     const auto rebuild = state_.rebuilds.find(id);
     const bool running = rebuild != state_.rebuilds.end() && rebuild->second.running();
     const Txg pinned = running ? rebuild->second.txg : UINT64_MAX;
-    absl::Status read = ReadList({name, dataset.livelist, pinned, UINT64_MAX}, fences, &logged);
     uint64_t later_sectors = 0;
     for (size_t i = first; i < state_.owned.size(); ++i) {
       const Run& run = state_.owned[i].run;
       if (run.birth > pinned) later_sectors += run.sectors;
     }
-    uint64_t logged_sectors = 0;
-    for (const Run& run : logged) logged_sectors += run.sectors;
-    if (read.ok()) {
-      state_.ExpectSum("sectors logged during the rebuild", name, logged_sectors, later_sectors);
-    } else if (absl::IsDataLoss(read)) {
+    absl::Status read = ComparePart({name, dataset.livelist, pinned, UINT64_MAX}, fences,
+                                    "sectors logged during the rebuild", later_sectors);
+    if (running) {
+      read.Update(ComparePart({name, rebuild->second.shadow, dataset.origin_txg, pinned}, fences,
+                              "sectors of the rebuild", rebuild->second.sectors));
+    }
+    if (absl::IsDataLoss(read)) {
       state_.report.damaged_livelists.push_back(static_cast<uint64_t>(id));
     }
-    RETURN_IF_ERROR(state_.Absorb(read, name));
-    if (!running) return absl::OkStatus();
-    std::vector<Run> found;
-    read = ReadList({name, rebuild->second.shadow, dataset.origin_txg, pinned}, fences, &found);
-    uint64_t found_sectors = 0;
-    for (const Run& run : found) found_sectors += run.sectors;
-    if (read.ok()) {
-      state_.ExpectSum("sectors of the rebuild", name, rebuild->second.sectors, found_sectors);
-    }
     return state_.Absorb(read, name);
+  }
+
+  // Whether a list survives by as much as it should.
+  absl::Status ComparePart(const ListToRead& what, const std::vector<Txg>& fences,
+                           std::string_view sum, uint64_t expected_sectors) {
+    std::vector<Run> runs;
+    RETURN_IF_ERROR(ReadList(what, fences, &runs));
+    uint64_t sectors = 0;
+    for (const Run& run : runs) sectors += run.sectors;
+    state_.ExpectSum(sum, what.name, sectors, expected_sectors);
+    return absl::OkStatus();
   }
 
   absl::Status CollectJob(JobId id, const JobRecord& job) {

@@ -364,6 +364,7 @@ absl::StatusOr<Verdict> PromoteDataset(TxgContext& context, const std::string& n
   }
   // What was born up to the pivot and is not freed is held by it or an older snapshot: it is now
   // the clone's. Sublists never straddle a snapshot, so whole ones move.
+  const uint64_t snapshots_before = clone.record.snapshots;
   uint64_t shared_sectors = 0;
   for (const Neighbour& snapshot : moved) {
     ASSIGN_OR_RETURN(const uint64_t written, MoveSnapshot(context, snapshot, &parent, &clone));
@@ -375,7 +376,7 @@ absl::StatusOr<Verdict> PromoteDataset(TxgContext& context, const std::string& n
   RETURN_IF_ERROR(SwapOrigins(context, &parent, &clone));
   if (clone.record.newest_snapshot_txg == 0) clone.record.newest_snapshot_txg = pivot.txg;
   if (parent.record.newest_snapshot_txg == pivot.txg) parent.record.newest_snapshot_txg = 0;
-  outcome->count = moved.size();
+  outcome->count = clone.record.snapshots - snapshots_before;  // hidden ones are nobody's business
   for (FoundDataset* dataset : {&clone, &parent}) {
     ++dataset->record.revision;
     RETURN_IF_ERROR(SettleLivelist(context, dataset->id, &dataset->record));

@@ -15,6 +15,7 @@
 
 #include "engine/base/failpoints.h"
 #include "engine/base/status_macros.h"
+#include "engine/livelist_drop.h"
 #include "tests/engine/livelist_damage.h"
 #include "tests/support/temp_pool.h"
 #include "tests/support/testing.h"
@@ -398,6 +399,63 @@ TEST_F(RebuilderTest, CrashAtEachPoint) {
       EXPECT_EQ(stats().destroy_methods[DestroyMethod::kTreeWalk], 0u);
     }
   }
+}
+
+TEST_F(RebuilderTest, CheckerSeesWhatIsWrongWithARebuild) {
+  MakeLineage();
+  Drop("d");
+  StopAt("rebuild.swap");
+  ExpectSound();
+  const auto change = [&](const std::function<void(RebuildRecord*)>& plant) {
+    pool_.Damage([&](WriteTxn& txn) {
+      const Key key = RebuildKey(*ValueOf(Names::Find(txn, "d")));
+      RebuildRecord record = ValueOf(LoadRecord<RebuildRecord>(txn, key));
+      plant(&record);
+      ASSERT_OK(StoreRecord(txn, key, record));
+    });
+    std::string found;
+    for (const CheckFinding& finding : ValueOf(pool_->Check()).findings) {
+      found += finding.invariant + " " + finding.message + "\n";
+    }
+    return found;
+  };
+  using ::testing::HasSubstr;
+  EXPECT_THAT(change([](RebuildRecord* record) { ++record->sectors; }),
+              HasSubstr("sums sectors of the rebuild"));
+  EXPECT_THAT(change([](RebuildRecord* record) {
+                --record->sectors;
+                record->shadow = LivelistId{static_cast<uint64_t>(record->shadow) + 1000};
+              }),
+              HasSubstr("logs the list belongs to nobody"));
+  EXPECT_THAT(change([](RebuildRecord* record) { ++record->txg; }),
+              HasSubstr("lists the snapshot that its rebuild walks is not there"));
+  EXPECT_THAT(change([](RebuildRecord* record) { record->snapshot = SnapshotId{}; }),
+              HasSubstr("lists a rebuild does not fit the state"));
+  pool_.Abandon();
+}
+
+// On a full host a rebuild gives way, or destroyed snapshots would wait for space to be freed.
+TEST_F(RebuilderTest, FullHostCancelsARebuild) {
+  MakeLineage();
+  Drop("d");
+  StopAt("rebuild.walk", 2);
+  Failpoints::DisarmAll();
+  ASSERT_OK(Failpoints::Arm("sync.data_written=enospc"));
+  ASSERT_OK(pool_.Write("d", 0, Fill('f', 3)));
+  std::thread flush([&] { EXPECT_OK(pool_.Flush("d").status()); });
+  while (stats().alarms[Alarm::kHostFull] == 0) std::this_thread::yield();
+  const uint64_t before = pool_->space().allocated_bytes;
+  const absl::StatusOr<Outcome> destroyed = pool_.DestroySnapshot("d@3");
+  EXPECT_OK(destroyed.status());
+  EXPECT_OK(pool_->DrainBackground());
+  EXPECT_EQ(Rebuilds(RebuildResult::kCancelled), 1u);
+  EXPECT_EQ(StateOf("d"), LivelistState::kDropped);
+  EXPECT_LT(pool_->space().allocated_bytes, before);
+  Failpoints::DisarmAll();
+  flush.join();
+  pool_.ExpectClean();
+  ExpectWhole("d");
+  EXPECT_EQ(Rebuilds(RebuildResult::kCompleted), 1u);
 }
 
 // A tree that cannot be read makes a rebuild fail: the dataset goes on without a list, and the
