@@ -10,97 +10,17 @@
 #include <functional>
 #include <string>
 #include <thread>
-#include <tuple>
 #include <vector>
 
 #include "engine/base/failpoints.h"
-#include "engine/base/status_macros.h"
 #include "engine/livelist_drop.h"
 #include "tests/engine/livelist_damage.h"
+#include "tests/engine/rebuilder_fixture.h"
 #include "tests/support/temp_pool.h"
 #include "tests/support/testing.h"
 
 namespace cowshed::engine {
 namespace {
-
-constexpr uint64_t kBlock = 4096;
-
-class RebuilderTest : public ::testing::Test {
- protected:
-  RebuilderTest()
-      : pool_([](PoolOptions* options) {
-          options->background_work = false;
-          options->rebuild_bite_pointers = 20;
-          options->reclaim_bite_runs = 7;
-        }) {}
-  void SetUp() override { empty_bytes_ = pool_->space().allocated_bytes; }
-  void TearDown() override { Failpoints::DisarmAll(); }
-
-  static std::string Fill(char byte, uint64_t blocks) { return std::string(blocks * kBlock, byte); }
-  void WriteAndFlush(const std::string& name, uint64_t block, const std::string& data) {
-    ASSERT_OK(pool_.Write(name, block * kBlock, data));
-    ASSERT_OK(pool_.Flush(name).status());
-  }
-  // d with three snapshots and blocks born and killed between them; c, a clone of d@2.
-  void MakeLineage() {
-    ASSERT_OK(pool_.Create("d").status());
-    WriteAndFlush("d", 0, Fill('a', 60));
-    WriteAndFlush("d", 30, Fill('A', 5));
-    ASSERT_OK(pool_.Snapshot("d@1").status());
-    WriteAndFlush("d", 20, Fill('b', 60));
-    ASSERT_OK(pool_.Snapshot("d@2").status());
-    ASSERT_OK(pool_.Discard("d", 0, 10 * kBlock));
-    WriteAndFlush("d", 40, Fill('c', 10));
-    ASSERT_OK(pool_.Snapshot("d@3").status());
-    WriteAndFlush("d", 45, Fill('d', 30));
-    ASSERT_OK(pool_.Clone("d@2", "c").status());
-    WriteAndFlush("c", 5, Fill('e', 20));
-  }
-  void ExpectContent(const std::string& name) {
-    std::string want = Fill('\0', 10) + Fill('a', 10) + Fill('b', 60);
-    want.replace(40 * kBlock, 10 * kBlock, Fill('c', 10));
-    want.replace(45 * kBlock, 30 * kBlock, Fill('d', 30));
-    EXPECT_TRUE(ValueOf(pool_.Read(name, 0, 80 * kBlock)) == want);
-  }
-  // The list of `name` is found damaged by the write of one block.
-  void Drop(const std::string& name, DropReason reason = DropReason::kDamaged) {
-    const std::string point =
-        reason == DropReason::kDamaged ? "livelist.damaged" : "livelist.costly";
-    ASSERT_OK(Failpoints::Arm(point + "=true:count=1"));
-    WriteAndFlush(name, 100, Fill('x', 1));
-    EXPECT_EQ(Failpoints::Hits(point), 1u);
-    Failpoints::Disarm(point);
-    EXPECT_EQ(StateOf(name), LivelistState::kDropped);
-  }
-  LivelistInfo ListOf(const std::string& name) { return ValueOf(pool_->GetLivelist(name, 0, 100)); }
-  LivelistState StateOf(const std::string& name) { return ListOf(name).state; }
-  void ExpectWhole(const std::string& name) {
-    const LivelistInfo list = ListOf(name);
-    EXPECT_EQ(list.state, LivelistState::kWhole);
-    EXPECT_EQ(list.total.bytes, ValueOf(pool_->GetDataset(name)).used_bytes);
-  }
-  const PoolStats& stats() { return pool_->stats(); }
-  uint64_t Rebuilds(RebuildResult result) { return stats().livelist_rebuilds[result]; }
-  void ExpectSound() {
-    const CheckReport report = ValueOf(pool_->Check());
-    EXPECT_TRUE(report.ok()) << report.findings[0].name << ": " << report.findings[0].message;
-  }
-  void ExpectEmpty() {
-    pool_.ExpectClean();
-    EXPECT_EQ(pool_->space().allocated_bytes, empty_bytes_);
-    EXPECT_EQ(pool_->space().freeing_bytes, 0u);
-    EXPECT_EQ(stats().livelist_entries, 0u);
-    EXPECT_EQ(stats().livelist_sublists, 0u);
-  }
-  // Lets the rebuild run until it has passed `place` that often, then stand still.
-  void StopAt(const std::string& place, int passes = 0) {
-    ASSERT_OK(Failpoints::Arm(place + "=error:skip=" + std::to_string(passes)));
-    EXPECT_CODE(pool_->DrainBackground(), kInternal);
-  }
-
-  TempPool pool_;
-  uint64_t empty_bytes_ = 0;
-};
 
 TEST_F(RebuilderTest, DamagedListIsMadeWholeAndDestroysByIt) {
   MakeLineage();
@@ -548,107 +468,6 @@ TEST_F(RebuilderTest, PromoteWhereAListIsMissing) {
     ExpectEmpty();
   }
 }
-
-// --- each race of a rebuild with each change of the lineage ---
-
-enum class Change { kDestroy, kDestroyPrefix, kReplace, kRollback, kReset, kPromote, kSnapshot };
-
-class RebuildRaceTest : public RebuilderTest,
-                        public ::testing::WithParamInterface<std::tuple<std::string, Change>> {
- protected:
-  // The dataset whose list is rebuilt is r: a clone with snapshots and a clone of its own.
-  void MakeRebuilt() {
-    MakeLineage();
-    ASSERT_OK(pool_.Clone("d@3", "p/r").status());
-    WriteAndFlush("p/r", 0, Fill('r', 50));
-    ASSERT_OK(pool_.Snapshot("p/r@1").status());
-    WriteAndFlush("p/r", 20, Fill('s', 50));
-    ASSERT_OK(pool_.Snapshot("p/r@2").status());
-    WriteAndFlush("p/r", 30, Fill('t', 10));
-    if (std::get<1>(GetParam()) != Change::kPromote) return;
-    ASSERT_OK(pool_.Clone("p/r@1", "q").status());
-    WriteAndFlush("q", 0, Fill('q', 20));
-  }
-  absl::Status Make(Change change) {
-    switch (change) {
-      case Change::kDestroy:
-        return pool_.Destroy("p/r", /*recursive=*/true).status();
-      case Change::kDestroyPrefix: {
-        DestroyDatasetsArgs args;
-        args.prefix = "p";
-        args.recursive = true;
-        return pool_.Call(&Pool::DestroyDatasets, args).status();
-      }
-      case Change::kReplace: {
-        RETURN_IF_ERROR(pool_.DestroySnapshot("p/r@1").status());
-        RETURN_IF_ERROR(pool_.DestroySnapshot("p/r@2").status());
-        CloneDatasetArgs args;
-        args.source = "d@1";
-        args.name = "p/r";
-        args.replace = true;
-        return pool_.Call(&Pool::CloneDataset, args).status();
-      }
-      case Change::kRollback:
-        return pool_.Rollback("p/r").status();
-      case Change::kReset: {
-        RollbackDatasetArgs args;
-        args.name = "p/r";
-        args.to_origin = true;
-        args.destroy_newer = true;
-        return pool_.Call(&Pool::RollbackDataset, args).status();
-      }
-      case Change::kPromote:
-        return pool_.Promote("q").status();
-      case Change::kSnapshot:
-        return pool_.DestroySnapshot("p/r@1").status();
-    }
-    return absl::InternalError("no such change");
-  }
-};
-
-TEST_P(RebuildRaceTest, IsSoundInEveryOrder) {
-  const auto& [place, change] = GetParam();
-  MakeRebuilt();
-  Drop("p/r");
-  // The rebuilder stands between what it has prepared and the task that applies it.
-  ASSERT_OK(Failpoints::Arm(place + "=pause"));
-  std::thread drain([&] { EXPECT_OK(pool_->DrainBackground()); });
-  while (Failpoints::Hits(place) == 0) std::this_thread::yield();
-  EXPECT_OK(Make(change));
-  ExpectSound();
-  Failpoints::DisarmAll();
-  drain.join();
-  pool_.ExpectClean();
-  const bool running = place != "rebuild.begin";
-  const bool cancels = running && change != Change::kSnapshot;
-  EXPECT_EQ(Rebuilds(RebuildResult::kCancelled), cancels ? 1u : 0u);
-  EXPECT_EQ(Rebuilds(RebuildResult::kFailed), 0u);
-  EXPECT_EQ(stats().alarms[Alarm::kLivelistDamaged], 0u);
-  for (const char* name : {"d", "c", "p/r", "q"}) {
-    if (pool_->GetDataset(name).ok()) ExpectWhole(name);
-  }
-  const bool destroyed = change == Change::kDestroy || change == Change::kDestroyPrefix;
-  EXPECT_EQ(pool_->GetDataset("p/r").ok(), !destroyed);
-  ExpectContent("d");
-  ASSERT_OK(pool_.Destroy("d", /*recursive=*/true, /*cascade=*/true).status());
-  ExpectEmpty();
-}
-
-std::string RaceName(const ::testing::TestParamInfo<RebuildRaceTest::ParamType>& info) {
-  static constexpr const char* kNames[] = {"Destroy", "DestroyPrefix", "Replace", "Rollback",
-                                           "Reset",   "Promote",       "Snapshot"};
-  std::string place = std::get<0>(info.param).substr(8);
-  place[0] = static_cast<char>(place[0] - 'a' + 'A');
-  return place + kNames[static_cast<size_t>(std::get<1>(info.param))];
-}
-
-INSTANTIATE_TEST_SUITE_P(
-    All, RebuildRaceTest,
-    ::testing::Combine(
-        ::testing::Values("rebuild.begin", "rebuild.walk", "rebuild.shadow", "rebuild.swap"),
-        ::testing::Values(Change::kDestroy, Change::kDestroyPrefix, Change::kReplace,
-                          Change::kRollback, Change::kReset, Change::kPromote, Change::kSnapshot)),
-    RaceName);
 
 }  // namespace
 }  // namespace cowshed::engine
