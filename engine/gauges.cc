@@ -69,7 +69,10 @@ absl::StatusOr<uint64_t> LongestLivelist(const MetaTxn& txn) {
   uint64_t entries = 0;
   uint64_t list = 0;
   MetaCursor cursor(txn, Table::kSublists);
-  for (cursor.Seek(Key(uint64_t{0})); cursor.valid(); cursor.Next()) {
+  // What is damaged is left out: whoever needs it will find it.
+  for (cursor.Seek(Key(uint64_t{0})); cursor.valid() || absl::IsDataLoss(cursor.status());
+       cursor.Next()) {
+    if (!cursor.valid()) continue;
     if (cursor.value().size() != sizeof(SublistRecord)) continue;  // an attached log
     const auto here = KeyNumber<uint64_t>(cursor.key(), 0);
     if (here != list) entries = 0;

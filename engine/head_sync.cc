@@ -7,6 +7,7 @@
 #include "engine/base/check.h"
 #include "engine/base/failpoints.h"
 #include "engine/base/status_macros.h"
+#include "engine/condenser.h"
 #include "engine/livelist_drop.h"
 #include "engine/tree/dead_list.h"
 #include "engine/tree/live_list.h"
@@ -24,11 +25,10 @@ absl::Status LogChanges(TxgContext& context, DatasetId id, const PointerChanges&
     RETURN_IF_ERROR(DropLivelist(context, id, DropReason::kCostly, record));
   }
   if (record->list_state == ListState::kDropped) return absl::OkStatus();
-  LiveListOptions options;
-  options.max_entries = context.parts.options.livelist_max_entries;
-  absl::StatusOr<LiveListGrowth> growth = LiveList::Append(
-      context.meta, record->livelist, record->previous_txg(), context.txg,
-      record->tree.block_sectors(), changes.livelist_entries(), options, context.parts.ids);
+  absl::StatusOr<LiveListGrowth> growth =
+      LiveList::Append(context.meta, record->livelist, record->previous_txg(), context.txg,
+                       record->tree.block_sectors(), changes.livelist_entries(),
+                       LivelistOptions(context.parts.options), context.parts.ids);
   if (Failpoints::IsTrue("livelist.damaged")) growth = absl::DataLossError("failpoint");
   if (absl::IsDataLoss(growth.status())) {
     return DropLivelist(context, id, DropReason::kDamaged, record);
@@ -36,6 +36,9 @@ absl::Status LogChanges(TxgContext& context, DatasetId id, const PointerChanges&
   RETURN_IF_ERROR(growth.status());
   context.pool.livelist_entries += growth->entries;
   context.pool.livelist_sublists += growth->sublists;
+  for (const Txg start : growth->to_condense) {
+    RETURN_IF_ERROR(MarkForCondense(context, id, start));
+  }
   return absl::OkStatus();
 }
 

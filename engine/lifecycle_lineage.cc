@@ -12,6 +12,7 @@
 #include "engine/base/status_macros.h"
 #include "engine/base/strings.h"
 #include "engine/blocker_finder.h"
+#include "engine/condenser.h"
 #include "engine/lifecycle.h"
 #include "engine/livelist_drop.h"
 #include "engine/operations.h"
@@ -371,6 +372,7 @@ absl::StatusOr<Verdict> PromoteDataset(TxgContext& context, const std::string& n
     shared_sectors += written;
   }
   RETURN_IF_ERROR(MoveSublists(context, &parent, &clone, pivot.txg, shared_sectors));
+  RETURN_IF_ERROR(MoveCondenseMarks(context, parent.id, clone.id, pivot.txg));
   parent.record.used_sectors -= shared_sectors;
   clone.record.used_sectors += shared_sectors;
   RETURN_IF_ERROR(SwapOrigins(context, &parent, &clone));

@@ -48,7 +48,7 @@ absl::StatusOr<bool> Trimmer::Step() {
     MetaCursor cursor(*txn, Table::kStates);
     for (cursor.Seek(Key(uint8_t{0})); cursor.valid() && states.size() < kForgetPerBite;
          cursor.Next()) {
-      if (KeyNumber<StateKey>(cursor.key(), 0) > StateKey::kLongTail) break;  // the rebuilder's
+      if (KeyNumber<StateKey>(cursor.key(), 0) > StateKey::kLongTail) break;  // others' states
       states.emplace_back(cursor.key());
     }
     RETURN_IF_ERROR(cursor.status());

@@ -58,13 +58,14 @@ struct PoolOptions {
   uint32_t free_log_max_runs = 65536;
   uint32_t regions_flushed_per_txg = 64;
 
-  // Condense: when a sublist is worth it (condense_policy.h says why this keeps entries below twice
-  // the survivors at 1 % of what clients write). Fewer entries than 512, 12 KiB, cost nothing.
+  // Condense: when a sublist is worth it (tree/condense_policy.h has the arithmetic). Less than 512
+  // entries, 12 KiB, is not.
   uint64_t condense_min_entries = 512;
-  // ... and as many new entries as this part of what the last condense left: 75 % keeps a list that
-  // is overwritten steadily below 1.75 times its survivors.
-  uint32_t condense_growth_percent = 75;
-  uint32_t condense_chunks_per_txg = 256;  // LMDB pages written per txg: 1 MiB, some 3 ms
+  // ... and as many new ones as this part of what the last condense left: below 100 %, so that a
+  // list that is overwritten steadily stays below twice its survivors; not less, for condense I/O
+  // grows with 1 / this.
+  uint32_t condense_growth_percent = 85;
+  uint32_t condense_chunks_per_txg = 256;  // of 169 entries, a page of LMDB each: 1 MiB, some 3 ms
   bool punch_holes = true;                 // runs >= 1 MiB go back to the host
   uint64_t punch_bytes_per_second = uint64_t{4} << 30;
 

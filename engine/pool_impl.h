@@ -14,6 +14,7 @@
 
 #include "engine/background_task.h"
 #include "engine/base/mutex.h"
+#include "engine/condenser.h"
 #include "engine/maintenance.h"
 #include "engine/pool.h"
 #include "engine/rebuilder.h"
@@ -114,6 +115,7 @@ class PoolImpl final : public Pool {
   std::unique_ptr<Housekeeper> housekeeper_;
   std::unique_ptr<Expirer> expirer_;
   std::unique_ptr<Puncher> puncher_;
+  std::unique_ptr<Condenser> condenser_;
   std::vector<std::unique_ptr<BackgroundTask>> tasks_;
 
   // Calls under way with a request key: whoever repeats one joins it.

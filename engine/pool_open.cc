@@ -12,6 +12,7 @@
 
 #include "engine/base/status_macros.h"
 #include "engine/base/strings.h"
+#include "engine/livelist_drop.h"
 #include "engine/pool_impl.h"
 
 namespace cowshed::engine {
@@ -21,6 +22,7 @@ constexpr uint64_t kGiB = 1 << 30;
 constexpr uint64_t kMinCapacityBytes = 1 << 20;
 constexpr auto kReclaimInterval = std::chrono::milliseconds(1000);
 constexpr auto kGaugeInterval = std::chrono::milliseconds(1000);
+constexpr auto kCondenseInterval = std::chrono::milliseconds(1000);
 constexpr auto kHousekeepingInterval = std::chrono::milliseconds(100);
 
 int64_t SystemClockMs() {
@@ -190,6 +192,12 @@ void PoolImpl::StartBackground() {
   housekeeper_ = std::make_unique<Housekeeper>(*parts_, *txgs_);
   expirer_ = std::make_unique<Expirer>(*parts_, *txgs_);
   puncher_ = std::make_unique<Puncher>(*parts_, *txgs_);
+  const auto drop = [](DropReason reason) {
+    return
+        [reason](TxgContext& context, DatasetId id) { return DropLivelist(context, id, reason); };
+  };
+  condenser_ = std::make_unique<Condenser>(
+      *parts_, *txgs_, CondenseHooks{drop(DropReason::kDamaged), drop(DropReason::kCostly)});
   const auto add = [&](std::chrono::milliseconds interval, BackgroundTask::Step step) {
     tasks_.push_back(std::make_unique<BackgroundTask>(interval, std::move(step)));
     return tasks_.back().get();
@@ -205,6 +213,7 @@ void PoolImpl::StartBackground() {
       });
   BackgroundTask* const rebuild = add(kReclaimInterval, [this] { return rebuilder_->Step(); });
   BackgroundTask* const trim = add(kReclaimInterval, [this] { return trimmer_->Step(); });
+  add(kCondenseInterval, [this] { return condenser_->Step(); });
   add(options_.expire_poll, [this] { return expirer_->Step(); });
   add(kGaugeInterval, [this]() -> absl::StatusOr<bool> {
     txgs_->RefreshGauges();

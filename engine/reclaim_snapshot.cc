@@ -9,6 +9,7 @@
 
 #include "engine/base/status_macros.h"
 #include "engine/catalog.h"
+#include "engine/condenser.h"
 #include "engine/livelist_drop.h"
 #include "engine/operations.h"
 #include "engine/reclaimer.h"
@@ -113,6 +114,8 @@ absl::StatusOr<bool> TakeSnapshotOut(TxgContext& context, JobRecord* job) {
   RETURN_IF_ERROR(StoreRecord(txn, Key(snapshot->dataset), place.owner));
   RETURN_IF_ERROR(txn.Delete(Table::kSnapshotsByTxg, Key(snapshot->dataset, snapshot->txg)));
   RETURN_IF_ERROR(txn.Delete(Table::kSnapshots, Key(job->snapshot)));
+  // FREEs have been attached, and sublists that the snapshot held apart may become one.
+  RETURN_IF_ERROR(MarkForCondense(context, snapshot->dataset, snapshot->txg));
   return true;
 }
 

@@ -19,12 +19,14 @@
 
 namespace cowshed::engine {
 
-// What kStates lists: (kind, id...) -> empty, or the record named.
+// What kStates lists: (kind, id...) -> empty, unless said otherwise.
 enum class StateKey : uint8_t {
   kTrimming = 1,     // dataset id
   kLongTail = 2,     // dataset id, deadlist id: its tail waits to be distributed
   kRebuild = 3,      // dataset id -> RebuildRecord: its livelist is to be made whole
   kDroppedList = 4,  // livelist id: its sublists wait to be forgotten
+  kCondense = 5,     // dataset id, sublist start -> txg (condenser.h)
+  kShadowLog = 6,    // log id: a condense writes it, or was interrupted
 };
 
 // Starts a trim of [begin, end), or takes one up that `dataset->record.tree` already describes

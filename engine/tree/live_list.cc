@@ -12,6 +12,7 @@
 #include "engine/base/status_macros.h"
 #include "engine/base/strings.h"
 #include "engine/store/codec.h"
+#include "engine/tree/condense_policy.h"
 #include "engine/tree/sublist_table.h"
 
 namespace cowshed::engine {
@@ -119,6 +120,11 @@ absl::StatusOr<LiveListGrowth> LiveList::Append(WriteTxn& txn, LivelistId list, 
     ASSIGN_OR_RETURN(const SublistRecord record, AppendGroup(txn, list, group, &growth));
     const uint64_t blocks =
         record.allocated.data_sectors / block_sectors + record.allocated.node_sectors;
+    // Of attached logs only the number is at hand: each has an entry at least.
+    const SublistLoad load = {{.start = group.start, .record = record}, record.attached_logs};
+    if (IsWorthCondensing(load, block_sectors, options)) {
+      growth.to_condense.push_back(group.start);
+    }
     if (group.start == *newest && *newest < now && blocks > options.max_entries) {
       RETURN_IF_ERROR(PutEmpty(txn, list, now, ids));
       ++growth.sublists;
@@ -208,6 +214,19 @@ absl::Status LiveList::AppendStarts(const MetaTxn& txn, LivelistId list, std::ve
     starts->push_back(sublist.start);
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<bool> LiveList::DropEmpty(WriteTxn& txn, LivelistId list, Txg start) {
+  absl::StatusOr<SublistRecord> record = GetSublist(txn, list, start);
+  if (absl::IsNotFound(record.status())) {
+    return false;
+  }
+  RETURN_IF_ERROR(record.status());
+  if (record->entries > 0 || record->attached_logs > 0 || record->allocated.total() > 0) {
+    return false;
+  }
+  RETURN_IF_ERROR(Remove(txn, list, start).status());
+  return true;
 }
 
 absl::StatusOr<SublistRecord> LiveList::Remove(WriteTxn& txn, LivelistId list, Txg start) {

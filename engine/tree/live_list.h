@@ -38,7 +38,7 @@ struct SublistRecord {
   SectorSums allocated;  // of its ALLOCs
   SectorSums freed;      // of its FREEs, attached logs included
   uint32_t attached_logs = 0;
-  uint32_t reserved = 0;
+  uint32_t condensed_entries = 0;  // survivors that the last condense wrote; 0: never condensed
 
   // What survives, in sectors.
   uint64_t live_sectors() const { return allocated.total() - freed.total(); }
@@ -68,10 +68,14 @@ struct SurvivorBite {
 struct LiveListGrowth {
   uint64_t entries = 0;
   uint64_t sublists = 0;
+  std::vector<Txg> to_condense;  // sublists that have become worth it
 };
 
 struct LiveListOptions {
   uint64_t max_entries = 500000;  // block pointers (ALLOCs) after which a new sublist starts
+  // When a sublist is worth condensing: tree/condense_policy.h.
+  uint64_t condense_min_entries = 512;
+  uint32_t condense_growth_percent = 85;
 };
 
 class LiveList {
@@ -116,6 +120,9 @@ class LiveList {
   // Reads every chunk of one sublist (own and attached logs) and compares what they hold with its
   // record: OK, or DATA_LOSS where it is damaged.
   static absl::Status Verify(const MetaTxn& txn, LivelistId list, Txg start);
+  // Forgets a sublist in which nothing is left. False, and nothing is changed, if it is not empty
+  // or not there.
+  static absl::StatusOr<bool> DropEmpty(WriteTxn& txn, LivelistId list, Txg start);
   // Forgets a sublist and releases its logs. Returns what its record said.
   static absl::StatusOr<SublistRecord> Remove(WriteTxn& txn, LivelistId list, Txg start);
 };

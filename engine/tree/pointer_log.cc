@@ -259,6 +259,13 @@ absl::Status PointerLog::ReadAll(const MetaTxn& txn, LogId log, std::vector<LogE
   return Read(txn, log, &position, std::numeric_limits<uint64_t>::max(), out).status();
 }
 
+absl::StatusOr<uint64_t> PointerLog::Length(const MetaTxn& txn, LogId log) {
+  uint32_t chunk = 0;
+  std::string bytes;
+  RETURN_IF_ERROR(LastChunk(txn, log, &chunk, &bytes));
+  return uint64_t{chunk} * kEntriesPerChunk + bytes.size() / sizeof(EntryRecord);
+}
+
 absl::Status PointerLog::TrimFront(WriteTxn& txn, LogId log, LogPosition position) {
   uint32_t last = 0;
   std::string bytes;

@@ -89,6 +89,8 @@ class PointerLog {
                                    uint64_t max_entries, std::vector<LogEntry>* out);
   // All entries, in order.
   static absl::Status ReadAll(const MetaTxn& txn, LogId log, std::vector<LogEntry>* out);
+  // How many entries a log has whose front was not trimmed; looks at its last chunk only.
+  static absl::StatusOr<uint64_t> Length(const MetaTxn& txn, LogId log);
   // Removes the chunks before `position.chunk` (they have been carried over elsewhere). The last
   // chunk always stays, so that chunk numbers go on rising.
   static absl::Status TrimFront(WriteTxn& txn, LogId log, LogPosition position);

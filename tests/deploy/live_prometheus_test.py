@@ -210,9 +210,9 @@ CONSTANT = {
     "Faults": "no call fails by the server's fault",
     "Executor": "three clients never fill the queue; the live alerts look at the rest",
     "Entries B": "the longest list is sampled every 60 s, longer than the load",
-    "Condense runs": "condensing is not there yet",
-    "Condensed entries": "condensing is not there yet",
-    "Condense duration, p99": "condensing is not there yet: no observation, hence no value",
+    "Condense runs": "this load may log too little to condense",
+    "Condensed entries": "this load may log too little to condense",
+    "Condense duration, p99": "no run, no observation, hence no value",
     "Dropped and rebuilt": "no list is damaged",
     "Reclaim failures and expiry A": "nothing fails",
     "Reclaim failures and expiry B": "nothing expires within the load",
@@ -228,7 +228,8 @@ CONSTANT = {
     "Build": "always 1",
     "Certificate": "no TLS here: no value",
 }
-NO_VALUE = {"Condense duration, p99", "Certificate"}
+NO_VALUE = {"Certificate"}
+MAY_HAVE_NO_VALUE = {"Condense duration, p99"}
 
 
 def queries() -> list:
@@ -253,7 +254,7 @@ def test_panel_shows_the_load(run, title, reference, expr):
     if title in NO_VALUE:
         assert not any(series)
         return
-    assert any(series), "no finite value"
+    assert any(series) or title in MAY_HAVE_NO_VALUE, "no finite value"
     if title in CONSTANT or f"{title} {reference}" in CONSTANT:
         return
     assert any(len(set(values)) > 1 for values in series), "the load does not show"

@@ -4,6 +4,7 @@
 #include "tests/model/pool_model.h"
 
 #include <algorithm>
+#include <atomic>
 #include <iterator>
 #include <numeric>
 #include <sstream>
@@ -20,6 +21,13 @@ constexpr size_t kLogLines = 60;
 constexpr uint32_t kMaxWriteCells = 48;
 constexpr uint64_t kCrowdedBytes = 16 << 20;  // the least a pool can have
 constexpr char kFiller[] = "filler";          // takes most of it
+
+constexpr const char* kCondensePoints[] = {"condense.read", "condense.shadow", "condense.swap"};
+
+// Leaves a mutation armed.
+void DisarmCondense() {
+  for (const char* point : kCondensePoints) Failpoints::Disarm(point);
+}
 
 // A pool whose every limit is so small that a few steps meet it.
 void Configure(std::mt19937_64& random, bool crowded, PoolOptions* options) {
@@ -40,6 +48,10 @@ void Configure(std::mt19937_64& random, bool crowded, PoolOptions* options) {
   options->drop_pages_per_bite = pick({1, 500});
   options->free_log_max_runs = static_cast<uint32_t>(pick({8, 100, 65536}));
   options->regions_flushed_per_txg = static_cast<uint32_t>(pick({1, 64}));
+  options->condense_min_entries = pick({1, 4, 30, 512});
+  options->condense_growth_percent = static_cast<uint32_t>(pick({10, 85, 300}));
+  options->condense_chunks_per_txg = static_cast<uint32_t>(pick({1, 2, 256}));
+  options->reclaim_memory_bytes = pick({1, 4 << 10, 64 << 20});
   options->open_heads_max = static_cast<uint32_t>(pick({1, 4, 4096}));
   options->node_cache_bytes = pick({0, 64 << 10, 8 << 20});
   options->txg_interval = std::chrono::milliseconds(pick({2, 50, 5000}));
@@ -79,11 +91,15 @@ void PoolModel::Fill(uint64_t free_bytes) {
   if (!pool_->Sync().ok()) Fail("cannot sync the filler");
 }
 
+PoolModel::~PoolModel() { LetGo(); }
+
 std::string PoolModel::Run(uint64_t steps) {
   for (uint64_t i = 0; i < steps && !failed(); ++i) Step();
+  LetGo();
   if (!failed()) VerifyAll();
   if (!failed()) DestroyEverything();
   LetRebuildsGoOn();
+  if (!failed()) CountCondenses();
   if (failed() && !shared()) pool_->Abandon();
   return failure_;
 }
@@ -102,7 +118,9 @@ void PoolModel::Step() {
     DoAlone(RandomCall());
   } else if (dice < 900) {
     DoBurst();
-  } else if (dice < 925 && !shared()) {
+  } else if (dice < 912 && !shared()) {
+    HoldCondense();
+  } else if (dice < 930 && !shared()) {
     LoseLivelist();
   } else if (dice < 960) {
     VerifyDataset(AnyDataset());
@@ -134,9 +152,7 @@ void PoolModel::DoAlone(const Call& call) {
   if (!outcome.ok()) return;
   call.apply(*outcome);
   if (outcome->txg != 0) Durable();
-  if (call.drains) {
-    Drain();
-  }
+  if (call.drains) Drain();
 }
 
 void PoolModel::DoBurst() {
@@ -260,6 +276,7 @@ void PoolModel::FlushOne() {
 // that whatever comes next meets it there.
 void PoolModel::LoseLivelist() {
   LetRebuildsGoOn();
+  LetGo();
   const bool damaged = Chance(80);
   const std::string reason = damaged ? "livelist.damaged" : "livelist.costly";
   if (!Failpoints::Arm(reason + "=true:count=1").ok()) return Fail("cannot arm " + reason);
@@ -284,15 +301,11 @@ void PoolModel::LetRebuildsGoOn() {
   stopped_at_.clear();
 }
 
-void PoolModel::Drain() {
-  LetRebuildsGoOn();
-  const absl::Status drained = (*pool_)->DrainBackground();
-  if (!drained.ok()) Fail("drain: " + drained.ToString());
-}
-
 void PoolModel::Reopen() {
   ++operations_;
   Log("reopen");
+  LetGo();
+  CountCondenses();
   for (const Dataset& dataset : datasets_) dataset->volume.reset();
   pool_->Reopen();
   Durable();
@@ -303,12 +316,76 @@ void PoolModel::Crash() {
   ++operations_;
   WriteSome();
   if (failed()) return;
+  LetGo();
+  CountCondenses();
+  if (Chance(50)) {
+    // In the middle of a condense, if there is one to do: what it has written is on disk.
+    const bool in_shadow = Chance(50);
+    Log(in_shadow ? "crash after some of a shadow log" : "crash before a swap");
+    const std::string point = in_shadow ? "condense.shadow=error:skip=1" : "condense.swap=error";
+    if (!Failpoints::Arm(point).ok()) return Fail("cannot arm " + point);
+    const absl::Status drained = (*pool_)->DrainBackground();
+    DisarmCondense();
+    if (!drained.ok() && !absl::IsInternal(drained)) return Fail(drained.ToString());
+  }
   Log("crash");
   for (const Dataset& dataset : datasets_) dataset->volume.reset();
   pool_->Crash();
   for (const Dataset& dataset : datasets_) Settle(dataset);
   Durable();
   if (!failed()) VerifyAll();
+}
+
+// Stops a condense before it reads, between shadow chunks, or before its swap, if one comes by, and
+// does a few steps. Whatever needs the background lets it go on first.
+void PoolModel::HoldCondense() {
+  LetRebuildsGoOn();  // the drain that is held must not meet a failpoint
+  LetGo();
+  const std::string point = kCondensePoints[Below(std::size(kCondensePoints))];
+  const uint64_t skip = Below(3);
+  if (!Failpoints::Arm(StrCat(point, "=pause:skip=", skip)).ok()) return Fail("cannot arm");
+  std::atomic<bool> ended = false;
+  held_ = std::thread([this, &ended] {
+    const absl::Status drained = (*pool_)->DrainBackground();
+    if (!drained.ok()) held_failure_ = drained.ToString();
+    ended = true;
+    ended.notify_all();
+  });
+  while (!ended && Failpoints::Hits(point) <= skip) std::this_thread::yield();
+  Log(StrCat(Failpoints::Hits(point) > skip ? "held at " : "not held at ", point));
+  for (uint64_t count = 1 + Below(5); count > 0 && !failed() && !datasets_.empty(); --count) {
+    if (Chance(50)) {
+      DoAlone(RandomCall());
+    } else {
+      WriteSome();
+      FlushOne();
+    }
+  }
+  LetGo();
+}
+
+void PoolModel::LetGo() {
+  if (!held_.joinable()) return;
+  DisarmCondense();
+  held_.join();
+  if (!held_failure_.empty()) Fail("drain: " + held_failure_);
+}
+
+void PoolModel::Drain() {
+  LetRebuildsGoOn();
+  LetGo();
+  if (failed()) return;
+  if (const absl::Status drained = (*pool_)->DrainBackground(); !drained.ok()) {
+    Fail("drain: " + drained.ToString());
+  }
+}
+
+// Before the counters go with their pool. None may fail: no list is damaged but by name.
+void PoolModel::CountCondenses() {
+  if (shared()) return;
+  const auto& condenses = (*pool_)->stats().condenses;
+  condenses_ += condenses[CondenseResult::kCompleted];
+  if (condenses[CondenseResult::kFailed] != 0) Fail("a condense has failed");
 }
 
 // Moves the clock and lets everything happen that is due.

@@ -8,6 +8,7 @@
 //   in a burst many calls submitted without waiting: those that succeeded are applied to the model
 //              in the order of their txgs, and each must be allowed there
 //   a crash    what was flushed must be there; of what was not, any state in between
+//   held       a few steps while a condense stands still in its middle
 //
 // Threads     Externally synchronised.
 // Ownership   Owns its TempPool, unless it shares one.
@@ -20,6 +21,7 @@
 #include <random>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -59,6 +61,7 @@ struct ModelDataset {
 class PoolModel {
  public:
   explicit PoolModel(uint64_t seed);
+  ~PoolModel();
   // One of several models that share a pool, each below a prefix of its own: no reopening, no
   // crash, no time, and the background is never waited for. `pool` outlives the model.
   PoolModel(uint64_t seed, TempPool& pool, const std::string& prefix);
@@ -67,6 +70,7 @@ class PoolModel {
   // went wrong and the steps before it.
   std::string Run(uint64_t steps);
   uint64_t operations() const { return operations_; }
+  uint64_t condenses() const { return condenses_; }  // that were completed
 
  private:
   using Dataset = std::shared_ptr<ModelDataset>;
@@ -93,10 +97,13 @@ class PoolModel {
   void FlushOne();
   void LoseLivelist();
   void LetRebuildsGoOn();
-  void Drain();
   void Reopen();
   void Crash();
   void LetTimePass();
+  void HoldCondense();
+  void LetGo();
+  void Drain();
+  void CountCondenses();
   void DestroyEverything();
 
   // --- verification (pool_model_verify.cc) ---
@@ -168,6 +175,9 @@ class PoolModel {
   std::string stopped_at_;  // failpoint at which rebuilds stand still; empty: they do not
   uint32_t next_tag_ = 1;
   uint64_t operations_ = 0;
+  uint64_t condenses_ = 0;
+  std::thread held_;  // drains, and stands in a condense
+  std::string held_failure_;
   std::deque<std::string> log_;
   std::string failure_;
 };

@@ -35,11 +35,12 @@ struct Arguments {
 };
 Arguments arguments;
 
-std::string RunSeed(uint64_t seed, uint64_t steps, uint64_t* operations) {
+std::string RunSeed(uint64_t seed, uint64_t steps, uint64_t* operations, uint64_t* condenses) {
   std::cout << "seed " << seed << std::endl;
   PoolModel model(seed);
   std::string failure = model.Run(steps);
   *operations += model.operations();
+  *condenses += model.condenses();
   if (failure.empty()) return "";
   return "seed " + std::to_string(seed) + ", --steps " + std::to_string(steps) + ": " + failure;
 }
@@ -50,16 +51,18 @@ TEST(PoolModelTest, PoolAndModelAgree) {
     wanted = std::strtoull(text, nullptr, 10);
   }
   uint64_t operations = 0;
+  uint64_t condenses = 0;
   if (arguments.seed != 0) {
-    const std::string failure = RunSeed(arguments.seed, arguments.steps, &operations);
+    const std::string failure = RunSeed(arguments.seed, arguments.steps, &operations, &condenses);
     ASSERT_TRUE(failure.empty()) << failure;
     return;
   }
   for (uint64_t seed = 1; operations < wanted; ++seed) {
-    const std::string failure = RunSeed(seed, arguments.steps, &operations);
+    const std::string failure = RunSeed(seed, arguments.steps, &operations, &condenses);
     ASSERT_TRUE(failure.empty()) << failure;
   }
-  std::cout << operations << " operations" << std::endl;
+  std::cout << operations << " operations, " << condenses << " condenses" << std::endl;
+  EXPECT_GT(condenses, wanted / 1000);
 }
 
 // Runs this program with a broken rule in a child: it may fail in words or by an assertion.
@@ -89,7 +92,8 @@ TEST_P(PoolModelMutationTest, IsFound) { EXPECT_TRUE(MutationIsFound(GetParam())
 INSTANTIATE_TEST_SUITE_P(All, PoolModelMutationTest,
                          ::testing::Values("mutate.killed_frees_snapshotted",
                                            "mutate.free_not_logged", "mutate.deadlist_off_by_one",
-                                           "mutate.rebuild_forgets_newest"));
+                                           "mutate.rebuild_forgets_newest",
+                                           "mutate.condense_loses_entries"));
 
 }  // namespace
 
