@@ -89,8 +89,9 @@ absl::StatusOr<bool> Condenser::Step() {
     may_have_orphans_ = false;
   }
   if (!job_.has_value()) return FindWork();
+  const uint64_t completed = parts_.stats.condenses[CondenseResult::kCompleted];
   if (const absl::Status status = RunBite(); !status.ok()) RETURN_IF_ERROR(GiveUp(status));
-  return true;
+  return parts_.stats.condenses[CondenseResult::kCompleted] == completed;
 }
 
 // Drops every shadow log: at this moment no run has one.

@@ -18,6 +18,8 @@
 // Damage      The run fails, with an alarm, and `damaged` is told: the list is dropped. A sublist
 //             that is still met is left alone for as long as the process lives.
 //
+// Foreground  A bite is bounded, and between two runs lies an interval of the background task: txgs
+//             are forced by a few runs a second at most, however many lists wait.
 // Threads     Step: one thread at a time. Its tasks, and the functions below, on the txg thread.
 // Cost        condense_policy.h. A step without marks is one look into kStates.
 #pragma once
@@ -58,7 +60,8 @@ class Condenser {
   Condenser(PoolParts& parts, TxgManager& txgs, CondenseHooks hooks)
       : parts_(parts), txgs_(txgs), hooks_(std::move(hooks)) {}
 
-  // One bite. True if anything was done.
+  // One bite. True if there may be more to do at once; after a completed run the foreground comes
+  // first, until the next call.
   absl::StatusOr<bool> Step();
 
  private:

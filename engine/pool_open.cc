@@ -22,7 +22,7 @@ constexpr uint64_t kGiB = 1 << 30;
 constexpr uint64_t kMinCapacityBytes = 1 << 20;
 constexpr auto kReclaimInterval = std::chrono::milliseconds(1000);
 constexpr auto kGaugeInterval = std::chrono::milliseconds(1000);
-constexpr auto kCondenseInterval = std::chrono::milliseconds(1000);
+constexpr auto kCondenseInterval = std::chrono::milliseconds(100);
 constexpr auto kHousekeepingInterval = std::chrono::milliseconds(100);
 
 int64_t SystemClockMs() {

@@ -81,6 +81,8 @@ constexpr Scalar<PoolStats> kPoolScalars[] = {
      "Bytes of blocks and nodes written to the data file.", &PoolStats::blocks_written_bytes},
     {"cowshed_checksum_errors_total", kCounter, "Blocks and nodes that failed their checksum.",
      &PoolStats::checksum_errors},
+    {"cowshed_livelist_condense_written_bytes_total", kCounter,
+     "Bytes of metadata that condense wrote, in whole pages.", &PoolStats::condense_written_bytes},
     {"cowshed_reclaim_freed_bytes_total", kCounter, "Bytes freed by reclaim.",
      &PoolStats::reclaim_freed_bytes},
     {"cowshed_expired_total", kCounter, "Datasets destroyed and holds released at their expiry.",

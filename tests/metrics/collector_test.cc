@@ -69,6 +69,7 @@ TEST_F(CollectorTest, ShowsWhatTheEngineCounted) {
   pool_.condenses[engine::CondenseResult::kCancelled] = 8;
   pool_.condense_entries_in = 9;
   pool_.condense_entries_out = 10;
+  pool_.condense_written_bytes = 21;
   pool_.node_cache_misses = 11;
   service_.connections = 12;
   service_.executor_rejected = 13;
@@ -86,6 +87,7 @@ TEST_F(CollectorTest, ShowsWhatTheEngineCounted) {
   EXPECT_EQ(ValueOf(families, "cowshed_livelist_dropped_total", {{"reason", "costly"}}), 6);
   EXPECT_EQ(ValueOf(families, "cowshed_livelist_rebuild_total", {{"result", "failed"}}), 7);
   EXPECT_EQ(ValueOf(families, "cowshed_livelist_condense_total", {{"result", "cancelled"}}), 8);
+  EXPECT_EQ(ValueOf(families, "cowshed_livelist_condense_written_bytes_total"), 21);
   EXPECT_EQ(ValueOf(families, "cowshed_livelist_condense_entries_total", {{"direction", "in"}}), 9);
   EXPECT_EQ(ValueOf(families, "cowshed_livelist_condense_entries_total", {{"direction", "out"}}),
             10);
