@@ -248,9 +248,10 @@ absl::StatusOr<std::optional<Condenser::Job>> Condenser::Choose(
 }
 
 absl::Status Condenser::DropEmpty() {
-  RETURN_IF_ERROR(RunTask(txgs_, [this](TxgContext& context) -> absl::StatusOr<Verdict> {
-    ASSIGN_OR_RETURN(const bool is_owner, OwnsList(context.meta));
-    if (!is_owner) return Cancelled();
+  bool is_owner = false;
+  RETURN_IF_ERROR(RunTask(txgs_, [&](TxgContext& context) -> absl::StatusOr<Verdict> {
+    ASSIGN_OR_RETURN(is_owner, OwnsList(context.meta));
+    if (!is_owner) return Verdict::kApplied;
     for (const SublistView& view : job_->views) {
       ASSIGN_OR_RETURN(const bool dropped,
                        LiveList::DropEmpty(context.meta, job_->list, view.start));
@@ -258,6 +259,7 @@ absl::Status Condenser::DropEmpty() {
     }
     return Verdict::kApplied;
   }));
+  if (!is_owner) return Cancelled();
   EndJob(CondenseResult::kCompleted);
   return absl::OkStatus();
 }
@@ -319,9 +321,10 @@ absl::Status Condenser::WriteShadow() {
   RETURN_IF_ERROR(Failpoints::Hit("condense.shadow"));
   const std::span<const Run> bite = job_->waiting().first(bite_entries());
   ShadowLog shadow;
+  bool is_valid = false;
   RETURN_IF_ERROR(RunTask(txgs_, [&](TxgContext& context) -> absl::StatusOr<Verdict> {
-    ASSIGN_OR_RETURN(const bool is_valid, IsValid(context.meta));
-    if (!is_valid) return Cancelled();
+    ASSIGN_OR_RETURN(is_valid, IsValid(context.meta));
+    if (!is_valid) return Verdict::kApplied;
     shadow = job_->shadow;
     if (!job_->has_shadow) {
       shadow.log = parts_.ids.Take<LogId>();
@@ -330,6 +333,7 @@ absl::Status Condenser::WriteShadow() {
     RETURN_IF_ERROR(WriteSurvivors(context.meta, bite, &shadow));
     return Verdict::kApplied;
   }));
+  if (!is_valid) return Cancelled();
   parts_.stats.condense_written_bytes += PageBytes(bite.size());
   job_->has_shadow = true;
   job_->shadow = shadow;
@@ -343,16 +347,18 @@ absl::Status Condenser::FinishRun() {
   RETURN_IF_ERROR(Failpoints::Hit("condense.swap"));
   std::vector<SublistView> views;
   ShadowLog shadow;
+  bool is_valid = false;
   bool is_complete = false;
   RETURN_IF_ERROR(RunTask(txgs_, [&](TxgContext& context) -> absl::StatusOr<Verdict> {
-    ASSIGN_OR_RETURN(const bool is_valid, IsValid(context.meta));
-    if (!is_valid) return Cancelled();
+    ASSIGN_OR_RETURN(is_valid, IsValid(context.meta));
+    if (!is_valid) return Verdict::kApplied;
     views = job_->views;
     shadow = job_->shadow;
     ASSIGN_OR_RETURN(is_complete, Complete(context, &views, &shadow));
     RETURN_IF_ERROR(Failpoints::Hit("condense.swapped"));
     return Verdict::kApplied;
   }));
+  if (!is_valid) return Cancelled();
   parts_.stats.condense_written_bytes += PageBytes(shadow.entries - job_->shadow.entries);
   job_->survivors.clear();
   job_->written = 0;

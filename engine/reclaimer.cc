@@ -21,7 +21,9 @@ absl::Status RunTask(TxgManager& txgs, std::function<absl::StatusOr<Verdict>(Txg
   std::promise<absl::Status> promise;
   Task task;
   task.run = std::move(run);
-  task.done = [&promise](absl::StatusOr<Txg> result) { promise.set_value(result.status()); };
+  task.done = [&promise](absl::StatusOr<Txg> result) {
+    promise.set_value(std::move(result).status());  // leaves no share of it on the txg thread
+  };
   task.frees_space = true;
   txgs.Submit(std::move(task));
   return promise.get_future().get();
