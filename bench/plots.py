@@ -20,6 +20,7 @@ matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "cowshed", "
 # Told apart without colour too: by marker, and in print by lightness (Okabe and Ito's palette).
 _COLOURS = ("#0072b2", "#d55e00", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#000000")
 _MARKERS = "osD^vPX"
+_PEERS = ("btrfs", "fio", "qcow2", "qemu", "reflink")  # bars of another colour than ours
 
 
 def _leading_number(text: str) -> float:
@@ -71,7 +72,8 @@ def _draw_bars(axes: Axes, rows: list[dict[str, Any]]) -> None:
         [row["max"] - row["median"] for row in rows],
     ]
     places = range(len(rows))
-    axes.barh(places, values, xerr=errors, color=_COLOURS[0], height=0.65, capsize=3)
+    colours = [_COLOURS[row["what"].startswith(_PEERS)] for row in rows]
+    axes.barh(places, values, xerr=errors, color=colours, height=0.65, capsize=3)
     axes.set_yticks(places, names)
     axes.invert_yaxis()
     for place, value in zip(places, values):
