@@ -103,12 +103,12 @@ class SparseFile final : public File {
 }  // namespace
 
 const SparseSector& BulkSector() {
-  static const SparseSector sector = [] {
+  static const SparseSector kSector = [] {
     SparseSector words;
     for (size_t i = 0; i < words.size(); ++i) words[i] = i % 2 == 0 ? kMagic : ~kMagic;
     return words;
   }();
-  return sector;
+  return kSector;
 }
 
 std::function<std::unique_ptr<File>(std::unique_ptr<File>)> SparseFileWrapper(
