@@ -139,9 +139,8 @@ void Destroy(const Arguments& args) {
 }  // namespace cowshed::bench
 
 int main(int argc, char** argv) {
-  using namespace cowshed::bench;
   CLI::App app("Measures what a long life does to a clone's livelist.");
-  Arguments args;
+  cowshed::bench::Arguments args;
   app.fallthrough();
   app.require_subcommand(1);
   app.add_option("--dir", args.directory)->required();
@@ -150,8 +149,8 @@ int main(int argc, char** argv) {
   app.add_option("--seed", args.seed);
   app.add_flag("--random", args.random, "overwrite places by chance");
   app.add_option("--name", args.name, "which to destroy: aged or fresh");
-  app.add_subcommand("age")->callback([&] { Age(args); });
-  app.add_subcommand("destroy")->callback([&] { Destroy(args); });
+  app.add_subcommand("age")->callback([&] { cowshed::bench::Age(args); });
+  app.add_subcommand("destroy")->callback([&] { cowshed::bench::Destroy(args); });
   CLI11_PARSE(app, argc, argv);
   return 0;
 }

@@ -61,7 +61,7 @@ void Build(const Arguments& args) {
     line.Add("fill_seconds", watch.seconds());
     for (uint64_t block = 0; block < 2 * args.entries; block += 2) {
       volume->Discard(block * kBlockBytes, kBlockBytes,
-                      [](absl::Status status) { Must(status, "discard"); });
+                      [](const absl::Status& status) { Must(status, "discard"); });
     }
     pool.Sync();
     pool.Drain();
@@ -99,16 +99,15 @@ void Reclaim(const Arguments& args) {
 }  // namespace cowshed::bench
 
 int main(int argc, char** argv) {
-  using namespace cowshed::bench;
   CLI::App app("Measures how much memory reclaim takes for a very long livelist.");
-  Arguments args;
+  cowshed::bench::Arguments args;
   app.fallthrough();
   app.require_subcommand(1);
   app.add_option("--dir", args.directory)->required();
   app.add_option("--entries", args.entries, "of the livelist")->required();
   app.add_flag("--one-sublist", args.one_sublist);
-  app.add_subcommand("build")->callback([&] { Build(args); });
-  app.add_subcommand("reclaim")->callback([&] { Reclaim(args); });
+  app.add_subcommand("build")->callback([&] { cowshed::bench::Build(args); });
+  app.add_subcommand("reclaim")->callback([&] { cowshed::bench::Reclaim(args); });
   CLI11_PARSE(app, argc, argv);
   return 0;
 }

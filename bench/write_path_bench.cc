@@ -166,9 +166,8 @@ void Throughput(const Arguments& args) {
 }  // namespace cowshed::bench
 
 int main(int argc, char** argv) {
-  using namespace cowshed::bench;
   CLI::App app("Measures what writes cost.");
-  Arguments args;
+  cowshed::bench::Arguments args;
   app.fallthrough();
   app.require_subcommand(1);
   app.add_option("--dir", args.directory)->required();
@@ -178,10 +177,10 @@ int main(int argc, char** argv) {
   app.add_option("--seed", args.seed);
   app.add_flag("--contiguous", args.contiguous);
   app.add_flag("--plain", args.plain);
-  app.add_subcommand("build")->callback([&] { Build(args); });
-  app.add_subcommand("overhead")->callback([&] { Overhead(args); });
-  app.add_subcommand("prepare")->callback([&] { Prepare(args); });
-  app.add_subcommand("throughput")->callback([&] { Throughput(args); });
+  app.add_subcommand("build")->callback([&] { cowshed::bench::Build(args); });
+  app.add_subcommand("overhead")->callback([&] { cowshed::bench::Overhead(args); });
+  app.add_subcommand("prepare")->callback([&] { cowshed::bench::Prepare(args); });
+  app.add_subcommand("throughput")->callback([&] { cowshed::bench::Throughput(args); });
   CLI11_PARSE(app, argc, argv);
   return 0;
 }
