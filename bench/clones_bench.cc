@@ -183,6 +183,8 @@ int Main(int argc, char** argv) {
   app.add_option("--clones", options.clones, "How many to make");
   app.add_option("--band", options.band, "Clones in a band past the first bands");
   app.add_option("--first-band", options.first_band, "Clones in each of the first bands");
+  app.add_option("--one-caller", options.one_caller_per_slice,
+                 "Clones of each fifth of a band that one caller makes");
   app.add_option("--first-bands-end", options.first_bands_end, "Where the first bands end");
   CLI11_PARSE(app, argc, argv);
   ServiceClient client(options.address);
