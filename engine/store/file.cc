@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <vector>
@@ -192,6 +193,24 @@ absl::Status AllocateRange(int descriptor, uint64_t offset, uint64_t bytes) {
       const int error = errno;
       return ErrnoStatus(error, StrCat("allocating ", bytes, " bytes at byte ", offset));
     }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WriteZeros(int descriptor, uint64_t offset, uint64_t bytes) {
+  static constexpr std::array<char, 64 << 10> kZeros{};
+  while (bytes > 0) {
+    const ssize_t written = pwrite(descriptor, kZeros.data(), std::min(bytes, kZeros.size()),
+                                   static_cast<off_t>(offset));
+    if (written < 0 && errno == EINTR) {
+      continue;
+    }
+    if (written < 0) {
+      const int error = errno;
+      return ErrnoStatus(error, StrCat("writing zeros at byte ", offset));
+    }
+    offset += static_cast<uint64_t>(written);
+    bytes -= static_cast<uint64_t>(written);
   }
   return absl::OkStatus();
 }

@@ -52,6 +52,9 @@ absl::Status SyncDirectory(const std::string& directory);
 // Makes the host give all of the range to an open file, which grows to hold it; what it has given
 // before costs nothing. For the metadata store, whose file is not a File.
 absl::Status AllocateRange(int descriptor, uint64_t offset, uint64_t bytes);
+// Writes zeros over a range that is allocated. The first write to allocated bytes makes the file
+// system note durably that they hold data now; whoever writes them later need not wait for that.
+absl::Status WriteZeros(int descriptor, uint64_t offset, uint64_t bytes);
 
 // Holds an exclusive flock on a file for its lifetime.
 class FileLock {

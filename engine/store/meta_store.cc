@@ -123,6 +123,7 @@ struct Environment {
     return (info.me_last_pgno + 1) * page_bytes;
   }
   absl::Status AllocateUpTo(uint64_t end_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(growth_mutex);
+  void WriteAhead() ABSL_EXCLUSIVE_LOCKS_REQUIRED(growth_mutex);
   absl::StatusOr<MDB_txn*> TakeReader();
   void ParkReader(MDB_txn* txn);
 
@@ -136,6 +137,8 @@ struct Environment {
   Mutex growth_mutex;
   // The host has given all bytes before this one. Written under growth_mutex.
   std::atomic<uint64_t> allocated_bytes{0};
+  // All bytes before this one have been written since the store was opened, or are in use.
+  uint64_t written_bytes ABSL_GUARDED_BY(growth_mutex) = 0;
 
   Mutex readers_mutex;
   std::vector<MDB_txn*> parked ABSL_GUARDED_BY(readers_mutex);
@@ -168,6 +171,22 @@ absl::Status Environment::AllocateUpTo(uint64_t end_bytes) {
     step_bytes /= 2;
   }
   return absl::OkStatus();
+}
+
+// Keeps the pages that the next transactions take written once: a commit that is the first to write
+// one waits for the file system's journal, too.
+void Environment::WriteAhead() {
+  constexpr uint64_t kStepBytes = 1 << 20;  // some 100 commits of one clone each
+  const uint64_t used_end_bytes = UsedEndBytes();
+  written_bytes = std::max(written_bytes, used_end_bytes);
+  const uint64_t end_bytes = std::min(used_end_bytes + kStepBytes, allocated_bytes.load());
+  if (failed.load() || written_bytes + kStepBytes / 2 > end_bytes) return;
+  int descriptor = -1;
+  if (mdb_env_get_fd(env, &descriptor) != MDB_SUCCESS) return;
+  // If it fails, only speed is lost: what is wrong with the disk, a commit will tell.
+  if (WriteZeros(descriptor, written_bytes, end_bytes - written_bytes).ok()) {
+    written_bytes = end_bytes;
+  }
 }
 
 absl::StatusOr<MDB_txn*> Environment::TakeReader() {
@@ -538,12 +557,13 @@ absl::Status MetaStore::Reserve(uint64_t pages) {
   }
   const uint64_t wanted_bytes =
       std::min(needed_bytes + impl_->options.reserve_bytes, impl_->options.map_bytes);
-  if (wanted_bytes <= impl_->allocated_bytes.load()) {
-    return absl::OkStatus();
+  absl::Status status;
+  if (wanted_bytes > impl_->allocated_bytes.load()) {
+    const uint64_t rounded_bytes = std::min(
+        (wanted_bytes + kStepBytes - 1) / kStepBytes * kStepBytes, impl_->options.map_bytes);
+    status = impl_->AllocateUpTo(rounded_bytes);
   }
-  const uint64_t rounded_bytes =
-      std::min((wanted_bytes + kStepBytes - 1) / kStepBytes * kStepBytes, impl_->options.map_bytes);
-  const absl::Status status = impl_->AllocateUpTo(rounded_bytes);
+  impl_->WriteAhead();
   return impl_->allocated_bytes.load() >= wanted_bytes ? absl::OkStatus() : status;
 }
 

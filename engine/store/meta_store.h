@@ -160,7 +160,8 @@ class MetaStore {
   absl::StatusOr<std::unique_ptr<WriteTxn>> BeginWrite();
 
   // Makes sure `pages` more pages and the reserve are allocated on the host. RESOURCE_EXHAUSTED if
-  // the host is full; the pages that are allocated already stay usable down to zero.
+  // the host is full; the pages that are allocated already stay usable down to zero. REQUIRES: no
+  // WriteTxn is open, for zeros are written where it would put pages.
   absl::Status Reserve(uint64_t pages);
   // Bytes allocated past the last used page: what a commit can grow into without the host.
   uint64_t headroom_bytes() const;
