@@ -53,15 +53,20 @@ void RefreshGauges(PoolParts& parts, const WriteState& writes) {
   stats.checksum_errors = parts.blocks.checksum_errors();
   stats.node_cache_hits = parts.tree.cache().hits();
   stats.node_cache_misses = parts.tree.cache().misses();
-  const MetaStoreStats meta = parts.meta.stats();
-  stats.meta_map_bytes = meta.map_bytes;
-  stats.meta_used_bytes = meta.used_bytes;
-  stats.meta_file_bytes = meta.file_bytes;
-  stats.meta_readers = meta.readers;
-  stats.meta_oldest_reader_lag_txns = meta.oldest_reader_lag_txns;
-  if (const auto oldest = OldestJobMs(parts.meta); oldest.ok()) {
+  if (stats.reclaim_pending_items == 0) {
+    stats.reclaim_oldest_pending_ms = 0;
+  } else if (const auto oldest = OldestJobMs(parts.meta); oldest.ok()) {
     stats.reclaim_oldest_pending_ms = *oldest;
   }
+}
+
+void RefreshMetaGauges(PoolParts& parts) {
+  const MetaStoreStats meta = parts.meta.stats();
+  parts.stats.meta_map_bytes = meta.map_bytes;
+  parts.stats.meta_used_bytes = meta.used_bytes;
+  parts.stats.meta_file_bytes = meta.file_bytes;
+  parts.stats.meta_readers = meta.readers;
+  parts.stats.meta_oldest_reader_lag_txns = meta.oldest_reader_lag_txns;
 }
 
 absl::StatusOr<uint64_t> LongestLivelist(const MetaTxn& txn) {

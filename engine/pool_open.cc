@@ -12,6 +12,7 @@
 
 #include "engine/base/status_macros.h"
 #include "engine/base/strings.h"
+#include "engine/gauges.h"
 #include "engine/livelist_drop.h"
 #include "engine/pool_impl.h"
 
@@ -217,6 +218,7 @@ void PoolImpl::StartBackground() {
   add(options_.expire_poll, [this] { return expirer_->Step(); });
   add(kGaugeInterval, [this]() -> absl::StatusOr<bool> {
     txgs_->RefreshGauges();
+    RefreshMetaGauges(*parts_);
     return false;
   });
   BackgroundTask* const punch = add(kReclaimInterval, [this] { return puncher_->Step(); });

@@ -51,6 +51,7 @@ TxgManager::TxgManager(PoolParts& parts, PoolRecord record)
       last_sync_(Clock::now()),
       record_(std::move(record)) {
   UpdateGauges(record_);
+  RefreshMetaGauges(parts_);
 }
 
 TxgManager::~TxgManager() { Stop(); }

@@ -42,7 +42,7 @@ void Empty(ServiceContext& context, engine::Volume& volume, uint64_t offset_byte
   if (!in_range.ok()) return done(in_range, 0);
   volume.Discard(
       offset_bytes, length_bytes,
-      context.HandOver([length_bytes, done = std::move(done)](absl::Status status) mutable {
+      context.Counted([length_bytes, done = std::move(done)](absl::Status status) mutable {
         done(std::move(status), length_bytes);
       }));
 }

@@ -33,7 +33,7 @@ absl::Status CheckChunk(uint64_t size_bytes);
 
 using ContentDone = absl::AnyInvocable<void(absl::Status, uint64_t accepted_bytes)>;
 
-// Makes a range read as zeros; `done` may come from a completion task.
+// Makes a range read as zeros; `done` may come from the txg thread.
 void Empty(ServiceContext& context, engine::Volume& volume, uint64_t offset_bytes,
            uint64_t length_bytes, ContentDone done);
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "service/context.h"
 
-#include <limits>
 #include <utility>
 
 #include "service/digest.h"
@@ -29,7 +28,6 @@ ServiceContext::ServiceContext(engine::Pool& the_pool, const Limits& the_limits,
       access(std::move(roles)),
       tokens(the_pool.uid()),
       streams(the_limits.streams_max, stats),
-      completions(1, std::numeric_limits<size_t>::max(), stats),
       control(the_limits.control_workers, the_limits.queue_max, stats),
       data(the_limits.data_workers, the_limits.data_queue_max, stats) {}
 

@@ -3,9 +3,9 @@
 // What every service of one server shares: the pool, the workers, the tokens, the open streams, and
 // who the server is. Services hold a reference; the server owns it.
 //
-// Invariants  Whatever is given to the pool to call back goes through HandOver: it runs on the
-//             completion worker, not on the txg thread, and the server waits for all of it before
-//             it goes.
+// Invariants  Whatever is given to the pool to call back goes through Counted: the server waits for
+//             all of it before it goes. It runs on the txg thread, so it answers, which never
+//             blocks, and does nothing else.
 // Threads     Thread-safe: every member is, or is const.
 // Ownership   Borrows the pool and the counters, which outlive it.
 #pragma once
@@ -83,18 +83,15 @@ struct ServiceContext {
   StreamRegistry streams;
   std::atomic<bool> stopping{false};
   Callbacks callbacks;
-  Executor completions;  // what the txg thread hands over
   Executor control;
   Executor data;
 
   grpc::Status ToGrpc(const absl::Status& status) { return service::ToGrpc(status, tokens); }
-  // Wraps `task` as a callback for the pool that queues it, with its argument, as a completion.
+  // Wraps `task` as a callback for the pool.
   template <typename Task>
-  auto HandOver(Task task) {
-    return [ticket = Ticket(callbacks), this, task = std::move(task)](auto argument) mutable {
-      completions.Submit([task = std::move(task), argument = std::move(argument)]() mutable {
-        task(std::move(argument));
-      });
+  auto Counted(Task task) {
+    return [ticket = Ticket(callbacks), task = std::move(task)](auto argument) mutable {
+      task(std::move(argument));
     };
   }
   // ABORTED SERVER_RESTARTED if `expected` is the boot_id of another start; empty: any.

@@ -5,9 +5,9 @@
 //
 // Model       First in, first out. TrySubmit is for work that a client asks for: it is refused once
 //             `queue_max` tasks wait, and the client told to come back. Submit is for work whose
-//             number is bounded elsewhere (one step per open stream, one completion per call).
-//             The server has three: bytes, everything else, and completions. Writers that wait for
-//             space then never keep a destroy from running.
+//             number is bounded elsewhere (one step per open stream, one look at all waits).
+//             The server has two: bytes and everything else. Writers that wait for space then never
+//             keep a query from running.
 // Invariants  Every task taken is run exactly once, before Stop returns.
 // Threads     Thread-safe. Tasks may submit tasks.
 // Cost        One lock and one wake per task.

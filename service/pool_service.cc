@@ -207,7 +207,7 @@ Reactor* PoolServiceImpl::SyncPool(Rpc* rpc, const v1::SyncPoolRequest* request,
   return Deferred(
       context_, rpc, context_.control, Effect::kReads, request, reply,
       [this](const auto&, v1::SyncPoolResponse* to, Done done) {
-        context_.pool.Sync(context_.HandOver(
+        context_.pool.Sync(context_.Counted(
             [this, to, done = std::move(done)](const absl::StatusOr<engine::Txg>& txg) mutable {
               if (txg.ok()) to->set_txg(*txg);
               to->set_boot_id(context_.boot_id);

@@ -7,6 +7,7 @@
 #include <memory>
 #include <utility>
 
+#include "absl/synchronization/mutex.h"
 #include "engine/base/status_macros.h"
 #include "engine/pool.h"
 #include "metrics/collector.h"
@@ -99,6 +100,8 @@ int Serve(const ServeOptions& options) {
   const sigset_t signals = StopSignals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   RaiseDescriptorLimit();
+  // Debian's Abseil keeps a graph of all locks that gRPC takes, to find deadlocks in gRPC.
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   const absl::Status status = Run(options);
   if (status.ok()) return 0;
   spdlog::error("{}", std::string(status.message()));

@@ -159,11 +159,10 @@ void Server::Stop() {
   // sync brings in.
   context_.control.Stop();
   context_.data.Stop();
-  context_.pool.Sync(context_.HandOver([](const absl::StatusOr<engine::Txg>& txg) {
+  context_.pool.Sync(context_.Counted([](const absl::StatusOr<engine::Txg>& txg) {
     if (!txg.ok()) spdlog::error("the last sync failed: {}", txg.status().ToString());
   }));
   context_.callbacks.WaitForNone();
-  context_.completions.Stop();
 }
 
 std::vector<metrics::RpcMethod> Server::Methods() {

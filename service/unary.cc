@@ -14,9 +14,9 @@ absl::Status Busy() {
 
 }  // namespace
 
-grpc::ServerUnaryReactor* Begin(ServiceContext& context, grpc::CallbackServerContext* rpc,
-                                Executor& executor, Effect effect, const std::string& method,
-                                absl::AnyInvocable<void(const Call&)> work) {
+grpc::ServerUnaryReactor* BeginHere(ServiceContext& context, grpc::CallbackServerContext* rpc,
+                                    Effect effect, const std::string& method,
+                                    absl::FunctionRef<void(const Call&)> work) {
   grpc::ServerUnaryReactor* reactor = rpc->DefaultReactor();
   Call call{context, rpc, reactor, ""};
   auto caller = context.access.Admit(*rpc, method, effect);
@@ -26,13 +26,21 @@ grpc::ServerUnaryReactor* Begin(ServiceContext& context, grpc::CallbackServerCon
     call.Finish(caller.status());
   } else {
     call.caller = *std::move(caller);
-    const bool taken = executor.TrySubmit([call, work = std::move(work)]() mutable {
+    work(call);
+  }
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* Begin(ServiceContext& context, grpc::CallbackServerContext* rpc,
+                                Executor& executor, Effect effect, const std::string& method,
+                                absl::AnyInvocable<void(const Call&)> work) {
+  return BeginHere(context, rpc, effect, method, [&](const Call& admitted) {
+    const bool taken = executor.TrySubmit([call = admitted, work = std::move(work)]() mutable {
       if (call.rpc->IsCancelled()) return call.Finish(absl::CancelledError());
       work(call);
     });
-    if (!taken) call.Finish(Busy());
-  }
-  return reactor;
+    if (!taken) admitted.Finish(Busy());
+  });
 }
 
 engine::Idempotency MakeRequestKey(const std::string& caller,
