@@ -95,7 +95,7 @@ def record_bands(bench: Bench, bands: list[dict[str, Any]]) -> None:
         bench.sample("Get, p99", size, band["get_p99_ms"], "ms")
 
     def over(above: str, below: str) -> float:
-        return statistics.median(band[above] / band[below] for band in bands)
+        return float(statistics.median(band[above] / band[below] for band in bands))
 
     rates = ("one_caller_per_second", "callers16_per_second")
     bench.ratio("last_band_over_first", min(bands[-1][rate] / bands[0][rate] for rate in rates))

@@ -165,9 +165,7 @@ absl::Status Environment::AllocateUpTo(uint64_t end_bytes) {
       return absl::FailedPreconditionError(
           "metadata store: the host's file system cannot allocate ahead (fallocate)");
     }
-    if (!absl::IsResourceExhausted(status) || step_bytes <= kSmallestStepBytes) {
-      return status;
-    }
+    if (!absl::IsResourceExhausted(status) || step_bytes <= kSmallestStepBytes) return status;
     step_bytes /= 2;
   }
   return absl::OkStatus();
@@ -180,13 +178,14 @@ void Environment::WriteAhead() {
   const uint64_t used_end_bytes = UsedEndBytes();
   written_bytes = std::max(written_bytes, used_end_bytes);
   const uint64_t end_bytes = std::min(used_end_bytes + kStepBytes, allocated_bytes.load());
-  if (failed.load() || written_bytes + kStepBytes / 2 > end_bytes) return;
   int descriptor = -1;
-  if (mdb_env_get_fd(env, &descriptor) != MDB_SUCCESS) return;
-  // If it fails, only speed is lost: what is wrong with the disk, a commit will tell.
-  if (WriteZeros(descriptor, written_bytes, end_bytes - written_bytes).ok()) {
-    written_bytes = end_bytes;
+  // Where it fails, only speed is lost: what is wrong with the disk, a commit will tell.
+  if (failed.load() || written_bytes + kStepBytes / 2 > end_bytes ||
+      mdb_env_get_fd(env, &descriptor) != MDB_SUCCESS ||
+      !WriteZeros(descriptor, written_bytes, end_bytes - written_bytes).ok()) {
+    return;
   }
+  written_bytes = end_bytes;
 }
 
 absl::StatusOr<MDB_txn*> Environment::TakeReader() {
@@ -368,14 +367,8 @@ struct MetaCursor::Impl {
     MDB_val lmdb_key = ToVal(target);
     MDB_val stored{};
     const int rc = mdb_cursor_get(cursor, &lmdb_key, &stored, op);
-    if (rc == MDB_NOTFOUND) {
-      status = absl::OkStatus();
-      return;
-    }
-    status = LmdbStatus(rc, "move");
-    if (!status.ok()) {
-      return;
-    }
+    status = rc == MDB_NOTFOUND ? absl::OkStatus() : LmdbStatus(rc, "move");
+    if (rc != MDB_SUCCESS) return;
     key = ToView(lmdb_key);
     absl::StatusOr<std::string_view> verified = Verified(table, key, ToView(stored));
     status = verified.status();
@@ -506,9 +499,7 @@ absl::StatusOr<std::unique_ptr<MetaStore>> MetaStore::Open(const std::string& di
   if (!read_only) {
     // A full host must not keep the pool closed: deletes are what it needs.
     const absl::Status reserved = store->Reserve(0);
-    if (!reserved.ok() && !absl::IsResourceExhausted(reserved)) {
-      return reserved;
-    }
+    if (!reserved.ok() && !absl::IsResourceExhausted(reserved)) return reserved;
   }
   return store;
 }
@@ -535,14 +526,10 @@ absl::StatusOr<std::unique_ptr<WriteTxn>> MetaStore::BeginWrite() {
   const auto refuse = [] {
     return absl::FailedPreconditionError("I7: a commit failed, the metadata store takes no writes");
   };
-  if (impl_->failed.load()) {
-    return refuse();
-  }
+  if (impl_->failed.load()) return refuse();
   RETURN_IF_ERROR(
       LmdbStatus(mdb_txn_begin(impl_->env, nullptr, 0, &txn->impl_->txn), "begin write"));
-  if (impl_->failed.load()) {
-    return refuse();
-  }
+  if (impl_->failed.load()) return refuse();
   return txn;
 }
 
@@ -593,9 +580,7 @@ MetaStoreStats MetaStore::stats() const {
     }
   }
   const absl::StatusOr<std::unique_ptr<ReadTxn>> txn = BeginRead();
-  if (!txn.ok()) {
-    return stats;
-  }
+  if (!txn.ok()) return stats;
   // Databases 0 and 1 are LMDB's free list and its table of tables; two pages are its meta pages.
   uint64_t pages = 2;
   std::vector<MDB_dbi> databases = {0, 1};

@@ -327,6 +327,32 @@ TEST_F(MetaStoreTest, AllocatedTailSurvivesReopenAndGrowth) {
   EXPECT_EQ(Read(Table::kLogs, Key(2u, 99u)), std::string(4000, 'x'));
 }
 
+// What Reserve writes ahead must never fall on a page in use, whoever used it last.
+TEST_F(MetaStoreTest, ZerosAreWrittenOnlyWhereNoPageIs) {
+  Open();
+  const auto value = [](uint32_t i) { return std::string(4000, static_cast<char>('a' + i % 26)); };
+  const auto check = [&](const MetaTxn& txn, uint32_t count) {
+    for (uint32_t i = 0; i < count; ++i) {
+      const auto found = ValueOf(txn.Get(Table::kLogs, Key(i, 0u)));
+      ASSERT_TRUE(found.has_value() && *found == value(i)) << i << " of " << count;
+    }
+  };
+  for (uint32_t i = 0; i < 400; ++i) {  // past the first step and the next one
+    ASSERT_OK(store_->Reserve(0));
+    {
+      const auto reader = ValueOf(store_->BeginRead());
+      PutAndCommit(Table::kLogs, Key(i, 0u), value(i));
+      ASSERT_OK(store_->Reserve(0));
+      if (i % 20 == 0) check(*reader, i);
+    }
+    if (i % 20 != 0) continue;
+    Open();
+    check(*ValueOf(store_->BeginRead()), i + 1);
+  }
+  Open();
+  check(*ValueOf(store_->BeginRead()), 400);
+}
+
 TEST_F(MetaStoreTest, FullHostLeavesTheHeadroomUsable) {
   Open();
   ASSERT_OK(Failpoints::Arm("file.allocate=enospc"));
