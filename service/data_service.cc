@@ -195,7 +195,7 @@ grpc::ServerUnaryReactor* DataServiceImpl::Flush(Rpc* rpc, const v1::FlushReques
         auto volume = OpenForWriting(context_, from.dataset(), from.expected_uid());
         if (!volume.ok()) return done(volume.status());
         (*volume)->Flush(context_.Counted([this, to, done = std::move(done), volume = *volume](
-                                               const absl::StatusOr<engine::Txg>& txg) mutable {
+                                              const absl::StatusOr<engine::Txg>& txg) mutable {
           if (txg.ok()) to->set_txg(*txg);
           to->set_boot_id(context_.boot_id);
           done(txg.status());

@@ -129,7 +129,7 @@ void WriteStream::ApplyChunk(const v1::WriteChunk& chunk) {
       return Applied(InvalidField("flush", "can only be true"), 0, std::nullopt);
     }
     volume_->Flush(context_.Counted([self = shared_from_this()](
-                                         const absl::StatusOr<engine::Txg>& txg) {
+                                        const absl::StatusOr<engine::Txg>& txg) {
       self->Applied(txg.status(), 0, txg.ok() ? std::optional<engine::Txg>(*txg) : std::nullopt);
     }));
     return;
