@@ -99,7 +99,8 @@ class TargetReader {
       case BlockerKind::kClone: {
         ASSIGN_OR_RETURN(const auto clone,
                          LoadRecord<DatasetRecord>(txn_, Key(KeyNumber<DatasetId>(key, 8))));
-        if (clone.doomed) return std::nullopt;
+        ASSIGN_OR_RETURN(const bool destroyed, IsDestroyed(txn_, clone));
+        if (destroyed) return std::nullopt;
         ASSIGN_OR_RETURN(std::string name, Names::FullName(txn_, clone));
         return Blocker{target_.kind, std::move(name), blocked_, ""};
       }

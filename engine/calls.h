@@ -23,6 +23,8 @@ inline constexpr uint32_t kMaxTagBytes = 128;
 inline constexpr uint32_t kMaxOwnerBytes = 255;
 inline constexpr uint32_t kMaxNamesPerCall = 10000;
 inline constexpr uint64_t kMaxDatasetBytes = uint64_t{1} << 50;
+inline constexpr int64_t kMaxReclaimAfterMs = 30 * int64_t{86400000};
+inline constexpr uint64_t kMaxReclaimBudgetUs = 1000000;
 
 struct CreateDatasetArgs {
   std::string name;
@@ -69,6 +71,8 @@ struct DestroyDatasetsArgs {
   bool validate_only = false;
   std::string plan_etag;                     // of an earlier validate_only; empty: unconditional
   std::map<std::string, std::string> etags;  // name -> etag
+  // How long Undestroy can bring them back, at most kMaxReclaimAfterMs; 0: reclaim begins at once.
+  int64_t reclaim_after_ms = 0;
 };
 
 struct DestroySnapshotsArgs {
@@ -87,6 +91,13 @@ struct HoldSnapshotArgs {
   std::string tag;
   std::string owner;
   int64_t expire_time_ms = 0;
+};
+
+// How reclaim runs; persisted. Members that are not set stay as they are.
+struct UpdateReclaimArgs {
+  std::optional<bool> paused;
+  std::optional<uint64_t> rate_bytes_per_second;  // 0: no limit
+  std::optional<uint64_t> txg_budget_us;          // 0: the program's default
 };
 
 struct RollbackDatasetArgs {

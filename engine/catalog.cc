@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "engine/base/status_macros.h"
 #include "engine/base/strings.h"
@@ -109,6 +110,11 @@ absl::StatusOr<FoundSnapshot> ResolveSnapshot(const MetaTxn& txn, std::string_vi
   return found;
 }
 
+absl::StatusOr<bool> IsDestroyed(const MetaTxn& txn, const DatasetRecord& record) {
+  if (record.doomed) return true;
+  return Names::IsDetached(txn, record);
+}
+
 absl::StatusOr<std::optional<Neighbour>> SnapshotBefore(const MetaTxn& txn, DatasetId dataset,
                                                         Txg txg) {
   MetaCursor cursor(txn, Table::kSnapshotsByTxg);
@@ -183,12 +189,10 @@ absl::StatusOr<DatasetInfo> Describe(const MetaTxn& txn, const PoolUid& pool,
     ASSIGN_OR_RETURN(const SnapshotRecord origin,
                      LoadRecord<SnapshotRecord>(txn, Key(record.origin)));
     info.origin_uid = FormatUid(pool, static_cast<uint64_t>(record.origin));
-    if (origin.visible()) {
-      ASSIGN_OR_RETURN(const DatasetRecord parent,
-                       LoadRecord<DatasetRecord>(txn, Key(origin.dataset)));
-      ASSIGN_OR_RETURN(const std::string parent_name, Names::FullName(txn, parent));
-      info.origin = SnapshotFullName(parent_name, origin.name);
-    }
+    ASSIGN_OR_RETURN(const DatasetRecord parent,
+                     LoadRecord<DatasetRecord>(txn, Key(origin.dataset)));
+    ASSIGN_OR_RETURN(info.parent, Names::FullName(txn, parent));
+    if (origin.visible()) info.origin = SnapshotFullName(info.parent, origin.name);
   }
   info.labels = record.labels;
   info.etag = EtagOf(dataset.id, record);
@@ -233,6 +237,22 @@ HoldInfo Describe(const PoolUid& pool, const FoundSnapshot& snapshot, std::strin
           hold.create_time_ms, hold.expire_time_ms};
 }
 
+absl::StatusOr<OperationId> ResolveOperation(const MetaTxn& txn, std::string_view name) {
+  constexpr std::string_view kPrefix = "operations/";
+  uint64_t number = 0;
+  const bool numbered = name.compare(0, kPrefix.size(), kPrefix) == 0 &&
+                        absl::SimpleAtoi(View(name.substr(kPrefix.size())), &number);
+  std::optional<OperationRecord> record;
+  if (numbered) {
+    ASSIGN_OR_RETURN(record, FindRecord<OperationRecord>(txn, Key(number)));
+  }
+  if (!record.has_value()) {
+    return MakeError(absl::StatusCode::kNotFound, "OPERATION_NOT_FOUND",
+                     StrCat("operation ", name, " not found"), {{"name", std::string(name)}});
+  }
+  return static_cast<OperationId>(number);
+}
+
 OperationInfo Describe(OperationId id, const OperationRecord& record) {
   OperationInfo info;
   info.name = StrCat("operations/", static_cast<uint64_t>(id));
@@ -241,7 +261,8 @@ OperationInfo Describe(OperationId id, const OperationRecord& record) {
   info.target = record.target;
   info.target_count = record.target_count;
   info.done_bytes = record.done_sectors * kSectorBytes;
-  info.total_bytes = std::max(record.total_sectors, record.done_sectors) * kSectorBytes;
+  info.total_bytes =
+      std::max({record.planned_sectors, record.total_sectors, record.done_sectors}) * kSectorBytes;
   info.done_entries = record.done_entries;
   info.total_entries = std::max(record.total_entries, record.done_entries);
   const int64_t elapsed_ms = record.update_time_ms - record.start_time_ms;
@@ -257,6 +278,7 @@ OperationInfo Describe(OperationId id, const OperationRecord& record) {
   info.start_time_ms = record.start_time_ms;
   info.update_time_ms = record.update_time_ms;
   info.finish_time_ms = record.finish_time_ms;
+  if (info.state == OperationState::kWaiting) info.wait_until_ms = record.wait_until_ms;
   info.txg = record.txg;
   return info;
 }

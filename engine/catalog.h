@@ -37,6 +37,9 @@ absl::StatusOr<FoundDataset> ResolveDataset(const MetaTxn& txn, std::string_view
 // "d@s", or "d@latest" for the newest visible one unless one is called that.
 absl::StatusOr<FoundSnapshot> ResolveSnapshot(const MetaTxn& txn, std::string_view name);
 
+// Destroyed, though its record is still there: by itself, or with its prefix.
+absl::StatusOr<bool> IsDestroyed(const MetaTxn& txn, const DatasetRecord& record);
+
 struct Neighbour {
   SnapshotId id{};
   Txg txg = 0;
@@ -66,6 +69,8 @@ absl::StatusOr<SnapshotInfo> Describe(const MetaTxn& txn, const PoolUid& pool,
 HoldInfo Describe(const PoolUid& pool, const FoundSnapshot& snapshot, std::string_view tag,
                   const HoldRecord& hold);
 OperationInfo Describe(OperationId id, const OperationRecord& record);
+// "operations/<number>". NOT_FOUND OPERATION_NOT_FOUND.
+absl::StatusOr<OperationId> ResolveOperation(const MetaTxn& txn, std::string_view name);
 
 // What destroying only this snapshot would free.
 absl::StatusOr<uint64_t> UniqueSectors(const MetaTxn& txn, const SnapshotRecord& snapshot);

@@ -91,6 +91,12 @@ absl::Status LoadRecords(CheckState& state) {
   RETURN_IF_ERROR(LoadAll(state, "operation", &state.operations));
   RETURN_IF_ERROR(state.Absorb(LoadListStates(state), "states"));
   CheckRebuilds(state);
+  for (const auto& [id, dataset] : state.datasets) {
+    if (dataset.doomed) continue;
+    const auto detached = Names::IsDetached(state.txn, dataset);
+    RETURN_IF_ERROR(state.Absorb(detached.status(), StrCat("dataset ", static_cast<uint64_t>(id))));
+    if (detached.ok() && *detached) state.detached.insert(id);
+  }
   for (const auto& [id, job] : state.jobs) {
     if (job.kind == JobKind::kDataset && job.dataset != DatasetId{} &&
         !state.datasets.contains(job.dataset)) {
@@ -112,11 +118,13 @@ absl::Status LoadRecords(CheckState& state) {
 
 void CheckJobs(CheckState& state) {
   uint64_t freeing_sectors = 0;
+  uint64_t stalled_sectors = 0;
   uint64_t livelist_sectors = 0;
   for (const auto& [id, dataset] : state.datasets) livelist_sectors += dataset.used_sectors;
   std::map<OperationId, uint64_t> waiting;
   for (const auto& [id, job] : state.jobs) {
     freeing_sectors += job.left_sectors;
+    if (job.stalled) stalled_sectors += job.left_sectors;
     if (job.kind == JobKind::kDataset) livelist_sectors += job.left_sectors;
     if (job.operation == OperationId{}) continue;
     ++waiting[job.operation];
@@ -140,19 +148,24 @@ void CheckJobs(CheckState& state) {
   }
   state.ExpectSum("jobs", "pool", state.pool.jobs, state.jobs.size());
   state.ExpectSum("freeing_sectors", "pool", state.pool.freeing_sectors, freeing_sectors);
+  state.ExpectSum("stalled_sectors", "pool", state.pool.stalled_sectors, stalled_sectors);
   state.ExpectSum("livelist_sectors", "pool", state.pool.livelist_sectors, livelist_sectors);
 }
 
 void CheckPoolCounts(CheckState& state) {
   uint64_t datasets = 0, clones = 0, snapshots = 0, deferred = 0, holds = 0;
+  uint64_t waiting = 0, waiting_sectors = 0;
   for (const auto& [id, dataset] : state.datasets) {
-    if (dataset.doomed) continue;
+    if (state.IsDestroyed(id)) {
+      ++waiting;
+      waiting_sectors += dataset.used_sectors;
+      continue;
+    }
     ++datasets;
     clones += dataset.origin != SnapshotId{};
   }
   for (const auto& [id, snapshot] : state.snapshots) {
-    const auto owner = state.datasets.find(snapshot.dataset);
-    if (owner == state.datasets.end() || owner->second.doomed) continue;
+    if (state.IsDestroyed(snapshot.dataset)) continue;
     snapshots += snapshot.visible();
     deferred += snapshot.visible() && snapshot.deferred;
     holds += snapshot.holds;
@@ -162,6 +175,8 @@ void CheckPoolCounts(CheckState& state) {
   state.ExpectSum("snapshots", "pool", state.pool.snapshots, snapshots);
   state.ExpectSum("deferred_snapshots", "pool", state.pool.deferred_snapshots, deferred);
   state.ExpectSum("holds", "pool", state.pool.holds, holds);
+  state.ExpectSum("waiting_items", "pool", state.pool.waiting_items, waiting);
+  state.ExpectSum("waiting_sectors", "pool", state.pool.waiting_sectors, waiting_sectors);
   // Doomed datasets and jobs own their livelists until they are done.
   uint64_t livelists = state.datasets.size();
   uint64_t livelist_sectors = 0;

@@ -6,6 +6,7 @@
 #include "engine/base/status_macros.h"
 #include "engine/base/strings.h"
 #include "engine/checker_state.h"
+#include "engine/trim.h"
 
 namespace cowshed::engine {
 namespace {
@@ -23,6 +24,10 @@ absl::Status ForEach(CheckState& state, Table table, std::string_view what,
     RETURN_IF_ERROR(state.Absorb(cursor.status(), what));
     cursor.Next();
   }
+}
+
+bool IsWaiting(const OperationRecord& operation) {
+  return operation.state == static_cast<uint8_t>(OperationState::kWaiting);
 }
 
 std::string DirectoryName(DirectoryId id) {
@@ -105,7 +110,10 @@ class NameChecker {
       for (const auto& [job_id, job] : state_.jobs) {
         if (job.kind == JobKind::kPrefix && job.directory == id) return;
       }
-      state_.Add("names", name, "is detached and no job takes it apart");
+      for (const auto& [operation_id, operation] : state_.operations) {
+        if (operation.directory == id && IsWaiting(operation)) return;
+      }
+      state_.Add("names", name, "is detached, no job takes it apart and no window keeps it");
       return;
     }
     if (!linked_.contains(id)) state_.Add("names", name, "no name leads to this directory");
@@ -138,7 +146,8 @@ class IndexChecker {
     RETURN_IF_ERROR(CheckHolds());
     CheckSnapshots();
     CheckDatasets();
-    return CheckExpiry();
+    RETURN_IF_ERROR(CheckExpiry());
+    return CheckWindows();
   }
 
  private:
@@ -189,7 +198,7 @@ class IndexChecker {
           indexed_clones_.insert(id);
           SnapshotCounts& counts = of_snapshot_[origin];
           ++counts.all_clones;
-          counts.clones += !clone->second.doomed;
+          counts.clones += !state_.IsDestroyed(id);
           return absl::OkStatus();
         }));
     for (const auto& [id, dataset] : state_.datasets) {
@@ -243,8 +252,10 @@ class IndexChecker {
       if (snapshot.dying && counts.all_clones + counts.holds != 0) {
         state_.Add("names", name, "is being taken out and has clones or holds");
       }
+      // Of a destroyed dataset they go, or come back, with it.
       if ((snapshot.hidden || snapshot.deferred) && !snapshot.dying &&
-          counts.all_clones + counts.holds == 0 && !state_.rebuild_snapshots.contains(id)) {
+          !state_.IsDestroyed(snapshot.dataset) && !state_.rebuild_snapshots.contains(id) &&
+          counts.all_clones + counts.holds == 0) {
         state_.Add("names", name, "waits for clones and holds and has none");
       }
       Counts& dataset = of_dataset_[snapshot.dataset];
@@ -269,7 +280,7 @@ class IndexChecker {
       state_.ExpectSum("dependents", name, dataset.dependents, counts.dependents);
       state_.ExpectSum("newest_snapshot_txg", name, dataset.newest_snapshot_txg,
                        counts.newest_snapshot_txg);
-      if (dataset.doomed && counts.dependents == 0) {
+      if (dataset.doomed && !dataset.kept && counts.dependents == 0) {
         state_.Add("names", name, "is destroyed, waits for dependents and has none");
       }
       if (dataset.expire_time_ms != 0 && !dataset.doomed) {
@@ -291,6 +302,39 @@ class IndexChecker {
     for (const std::string& key : expiring_) {
       state_.Add("names", "expiry",
                  StrCat("object #", KeyNumber<uint64_t>(key, 8), " expires and is not indexed"));
+    }
+    return absl::OkStatus();
+  }
+
+  // What a window keeps, its datasets know of, and the other way round.
+  absl::Status CheckWindows() {
+    std::set<DatasetId> kept;
+    std::set<OperationId> open;
+    RETURN_IF_ERROR(
+        ForEach(state_, Table::kStates, "states", [&](std::string_view key, std::string_view) {
+          const auto kind = KeyNumber<StateKey>(key, 0);
+          if (kind == StateKey::kWindow) open.insert(KeyNumber<OperationId>(key, 9));
+          if (kind != StateKey::kKept) return absl::OkStatus();
+          const auto id = KeyNumber<DatasetId>(key, 9);
+          const auto dataset = state_.datasets.find(id);
+          if (dataset == state_.datasets.end() || !dataset->second.doomed ||
+              !dataset->second.kept ||
+              dataset->second.operation != KeyNumber<OperationId>(key, 1)) {
+            state_.Add("names", state_.NameOf(id), "a window keeps it and it does not know of it");
+          }
+          kept.insert(id);
+          return absl::OkStatus();
+        }));
+    for (const auto& [id, dataset] : state_.datasets) {
+      if (dataset.kept && (!kept.contains(id) || !open.contains(dataset.operation))) {
+        state_.Add("names", state_.NameOf(id), "waits for a window that is not open");
+      }
+    }
+    for (const auto& [id, operation] : state_.operations) {
+      if (IsWaiting(operation) && !open.contains(id)) {
+        state_.Add("names", StrCat("operations/", static_cast<uint64_t>(id)),
+                   "waits for a window that is not open");
+      }
     }
     return absl::OkStatus();
   }

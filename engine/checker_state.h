@@ -102,6 +102,8 @@ struct CheckState {
   std::set<LivelistId> dropped_lists;  // to be forgotten
   // Datasets that are gone but for snapshot records which a job takes away bit by bit.
   std::set<DatasetId> condemned;
+  // Destroyed with their prefix, and not taken apart yet.
+  std::set<DatasetId> detached;
 
   std::vector<Owner> owners;
   std::map<DatasetId, uint32_t> owner_of;
@@ -121,6 +123,11 @@ struct CheckState {
   std::string NameOf(SnapshotId id) const;
   static std::string NameOf(JobId id);
 
+  // Not visible any more, though its record is still there.
+  bool IsDestroyed(DatasetId id) const {
+    const auto it = datasets.find(id);
+    return it == datasets.end() || it->second.doomed || detached.contains(id);
+  }
   // The snapshot whose blocks a head (`below` = UINT64_MAX) or own snapshot of that txg stands on:
   // the own one next below, else the origin; 0 and txg 0 if it stands on nothing.
   struct Previous {

@@ -36,6 +36,11 @@ void PublishGauges(PoolParts& parts, const PoolRecord& record) {
   stats.livelist_bytes = record.livelist_sectors * kSectorBytes;
   stats.reclaim_pending_items = record.jobs;
   stats.reclaim_pending_bytes = record.freeing_sectors * kSectorBytes;
+  stats.reclaim_waiting_items = record.waiting_items;
+  stats.reclaim_waiting_bytes = record.waiting_sectors * kSectorBytes;
+  stats.reclaim_stalled_bytes = record.stalled_sectors * kSectorBytes;
+  stats.reclaim_paused = record.reclaim_paused ? 1 : 0;
+  stats.reclaim_rate_limit_bytes_per_second = record.reclaim_rate_bytes_per_second;
   stats.txg = record.txg;
   stats.freeing_bytes =
       (record.freeing_sectors + parts.allocator.free_logged_sectors()) * kSectorBytes;

@@ -48,6 +48,13 @@ absl::StatusOr<Verdict> RenameDataset(TxgContext& context, const std::string& na
 absl::StatusOr<Verdict> RenameSnapshot(TxgContext& context, const std::string& name,
                                        const std::string& new_name, Outcome* outcome);
 
+// How reclaim runs from now on. INVALID_FIELD: a budget of more than a second.
+absl::StatusOr<Verdict> UpdateReclaim(TxgContext& context, const UpdateReclaimArgs& args,
+                                      Outcome* outcome);
+// Brings back what the operation took away while its window lasts (undelete.cc).
+absl::StatusOr<Verdict> Undestroy(TxgContext& context, const std::string& operation,
+                                  Outcome* outcome);
+
 // --- steps that several verbs and the background share ---
 
 // A name must be free: ALREADY_EXISTS DATASET_EXISTS.
@@ -56,9 +63,24 @@ absl::Status CheckNameFree(const MetaTxn& txn, const std::string& name);
 // Fences the dataset. REQUIRES: it is not fenced yet. Changes and stores `dataset`.
 absl::StatusOr<SnapshotId> MakeSnapshot(TxgContext& context, FoundDataset* dataset,
                                         const std::string& name, const Labels& labels);
-// Takes a dataset's name away and queues it for reclaim, at once or when its last dependent goes.
-// REQUIRES: what blocks has been checked.
-absl::Status Doom(TxgContext& context, DatasetId id, DatasetRecord record, OperationId operation);
+// Takes a dataset's name away and queues it for reclaim: at once, when its last dependent goes, or
+// when the window of its operation has ended. REQUIRES: what blocks has been checked.
+struct Dooming {
+  OperationId operation{};
+  bool window = false;  // the operation has one: keep it whole
+};
+absl::Status Doom(TxgContext& context, DatasetId id, DatasetRecord record, const Dooming& dooming);
+// As above, for one that has been destroyed and counted out with its prefix, by the prefix's job.
+absl::Status DoomDetached(TxgContext& context, DatasetId id, DatasetRecord record,
+                          const JobRecord& job);
+// The window of a kept dataset has ended.
+absl::Status EndKeeping(TxgContext& context, DatasetId id);
+// Queues the job that takes a detached directory apart.
+absl::Status AddPrefixJob(TxgContext& context, DirectoryId directory, OperationId operation);
+// Takes datasets, with their snapshots and as clones, out of the pool's visible counts, or puts
+// them back; what is not visible waits.
+absl::Status CountVisible(TxgContext& context, const std::vector<FoundDataset>& datasets,
+                          bool shown);
 // Destroys by name a snapshot that nothing depends on: queues the job that takes it out.
 absl::Status KillSnapshot(TxgContext& context, SnapshotId id, SnapshotRecord snapshot,
                           OperationId operation);

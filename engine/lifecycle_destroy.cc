@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "engine/base/check.h"
-#include "engine/base/hash.h"
 #include "engine/base/status_macros.h"
 #include "engine/base/strings.h"
 #include "engine/blocker_finder.h"
+#include "engine/destroy_plan.h"
 #include "engine/lifecycle.h"
 #include "engine/livelist_drop.h"
 #include "engine/operations.h"
@@ -22,12 +22,10 @@
 namespace cowshed::engine {
 namespace {
 
-constexpr size_t kNamesInPlan = 100;
-
 struct Targets {
   std::vector<FoundDataset> datasets;
   std::set<DatasetId> ids;
-  bool bulk = false;  // a prefix too big for one txg: `datasets` is empty
+  bool bulk = false;  // a prefix too big to be taken apart in one txg
 
   void Add(FoundDataset dataset) {
     if (ids.insert(dataset.id).second) datasets.push_back(std::move(dataset));
@@ -88,7 +86,8 @@ absl::Status CollectClones(const MetaTxn& txn, Targets* targets) {
       for (cursor.Seek(Key(snapshot.id)); cursor.ValidFor(Key(snapshot.id)); cursor.Next()) {
         FoundDataset clone{KeyNumber<DatasetId>(cursor.key(), 8), {}, ""};
         ASSIGN_OR_RETURN(clone.record, LoadRecord<DatasetRecord>(txn, Key(clone.id)));
-        if (clone.record.doomed) continue;
+        ASSIGN_OR_RETURN(const bool destroyed, IsDestroyed(txn, clone.record));
+        if (destroyed) continue;
         ASSIGN_OR_RETURN(clone.name, Names::FullName(txn, clone.record));
         targets->Add(std::move(clone));
         if (targets->datasets.size() > kMaxNamesPerCall) return TooMany();
@@ -107,28 +106,12 @@ std::map<SnapshotId, uint64_t> ClonesInside(const Targets& targets) {
   return inside;
 }
 
-DestroyPlan PlanFor(const Targets& targets) {
-  DestroyPlan plan;
-  uint64_t hash = 0;
-  for (const FoundDataset& dataset : targets.datasets) {
-    const DatasetRecord& record = dataset.record;
-    ++plan.dataset_count;
-    plan.snapshot_count += record.snapshots;
-    plan.freed_bytes += record.used_sectors * kSectorBytes;
-    if (plan.names.size() < kNamesInPlan) plan.names.push_back(dataset.name);
-    const Key facts(dataset.id, record.revision, record.newest_snapshot_txg, record.snapshots,
-                    record.dependents);
-    hash += Hash64(std::string_view(facts));  // a set: the order does not matter
-  }
-  plan.plan_etag = absl::StrCat(absl::Hex(hash, absl::kZeroPad16));
-  return plan;
-}
-
 // The dataset leaves the catalogue; a job frees what its livelist says. Returns its origin, which
 // may have waited for this (0: none).
 absl::StatusOr<SnapshotId> FinalizeOne(TxgContext& context, DatasetId id,
-                                       const DatasetRecord& record) {
+                                       const DatasetRecord& record, int64_t since_ms = 0) {
   JobRecord job;
+  job.create_time_ms = since_ms;
   job.kind = JobKind::kDataset;
   job.destroy_kind = static_cast<uint8_t>(record.origin != SnapshotId{} ? DestroyKind::kClone
                                                                         : DestroyKind::kDataset);
@@ -143,6 +126,8 @@ absl::StatusOr<SnapshotId> FinalizeOne(TxgContext& context, DatasetId id,
   if (record.list_state != ListState::kWhole) WalkTrees(&job);
   RETURN_IF_ERROR(AddJob(context, std::move(job)).status());
   RETURN_IF_ERROR(EndPending(context, record.operation));
+  --context.pool.waiting_items;
+  context.pool.waiting_sectors -= record.used_sectors;
   RETURN_IF_ERROR(context.meta.Delete(Table::kDatasets, Key(id)));
   if (record.origin == SnapshotId{}) return SnapshotId{};
   RETURN_IF_ERROR(context.meta.Delete(Table::kClones, Key(record.origin, id)));
@@ -157,45 +142,71 @@ absl::StatusOr<SnapshotId> FinalizeOne(TxgContext& context, DatasetId id,
   return record.origin;
 }
 
-// A prefix with more datasets than one txg takes apart: its directory is cut off the namespace and
-// a job does the rest in bites. REQUIRES: nothing blocks (checked over the whole subtree).
-absl::Status DoomBulk(TxgContext& context, const std::string& prefix, OperationId operation) {
+// A whole big subtree, walked once, outside of any bound but its own size.
+absl::Status CollectBulk(const MetaTxn& txn, const std::string& prefix, Targets* targets) {
+  targets->datasets.clear();
+  targets->ids.clear();
+  return Names::Walk(txn, prefix, "",
+                     [&](const std::string& name, DatasetId id) -> absl::StatusOr<bool> {
+                       FoundDataset found{id, {}, name};
+                       ASSIGN_OR_RETURN(found.record, LoadRecord<DatasetRecord>(txn, Key(id)));
+                       found.record.labels.clear();
+                       targets->Add(std::move(found));
+                       return true;
+                     });
+}
+
+// Readers and writers of what is destroyed are cut off.
+absl::Status CutOff(TxgContext& context, DatasetId id, const DatasetRecord& record) {
+  if (record.all_snapshots > 0) {
+    ASSIGN_OR_RETURN(const std::vector<Neighbour> snapshots, SnapshotsAbove(context.meta, id, 0));
+    for (const Neighbour& snapshot : snapshots) {
+      context.publication.destroyed_snapshots.push_back(snapshot.id);
+    }
+  }
+  context.publication.heads[id] = {record, LayerCut::kAll, true};
+  return absl::OkStatus();
+}
+
+void CountDestroyed(TxgContext& context, const DatasetRecord& record) {
+  const auto kind = record.origin != SnapshotId{} ? DestroyKind::kClone : DestroyKind::kDataset;
+  ++context.pool.destroyed_by_kind[static_cast<size_t>(kind)];
+  PoolStats& stats = context.parts.stats;
+  context.after_commit.emplace_back([&stats, kind] { ++stats.destroy_requests[kind]; });
+}
+
+// Finishes a dataset whose name is gone, unless something still needs it.
+absl::Status FinalizeUnlessNeeded(TxgContext& context, DatasetId id, const DatasetRecord& record,
+                                  int64_t since_ms) {
+  if (record.kept || record.dependents > 0) return StoreRecord(context.meta, Key(id), record);
+  ASSIGN_OR_RETURN(const SnapshotId origin, FinalizeOne(context, id, record, since_ms));
+  return ReapIfUnneeded(context, origin, record.operation);
+}
+
+// A prefix with more datasets than one txg takes apart: its directory is cut off the namespace, and
+// with it everything below leaves the counts. A job does the rest in bites, or the window's end
+// queues that job. REQUIRES: nothing blocks (checked over the whole subtree).
+absl::Status DoomBulk(TxgContext& context, const std::string& prefix,
+                      std::vector<FoundDataset> below, const Dooming& dooming) {
   ASSIGN_OR_RETURN(const Names::Subtree subtree, Names::Detach(context.meta, prefix));
-  if (subtree.directory != DirectoryId{}) {
-    JobRecord job;
-    job.kind = JobKind::kPrefix;
-    job.directory = subtree.directory;
-    job.operation = operation;
-    RETURN_IF_ERROR(AddJob(context, std::move(job)).status());
+  if (!below.empty() && below[0].id == subtree.dataset) below.erase(below.begin());
+  for (const FoundDataset& dataset : below) {
+    RETURN_IF_ERROR(CutOff(context, dataset.id, dataset.record));
+  }
+  RETURN_IF_ERROR(CountVisible(context, below, /*shown=*/false));
+  if (dooming.window) {
+    ASSIGN_OR_RETURN(OperationRecord operation,
+                     LoadRecord<OperationRecord>(context.meta, Key(dooming.operation)));
+    operation.directory = subtree.directory;
+    ++operation.jobs_left;
+    RETURN_IF_ERROR(StoreRecord(context.meta, Key(dooming.operation), operation));
+  } else {
+    RETURN_IF_ERROR(AddPrefixJob(context, subtree.directory, dooming.operation));
   }
   if (subtree.dataset == DatasetId{}) return absl::OkStatus();
   ASSIGN_OR_RETURN(DatasetRecord record,
                    LoadRecord<DatasetRecord>(context.meta, Key(subtree.dataset)));
-  return Doom(context, subtree.dataset, std::move(record), operation);
-}
-
-// Walks a whole big subtree once, outside of any bound but its own size, looking for blockers.
-absl::Status ExamineBulk(const MetaTxn& txn, const DestroyDatasetsArgs& args,
-                         BlockerFinder* blockers, DestroyPlan* plan) {
-  std::vector<std::pair<DatasetId, DatasetRecord>> with_dependents;
-  Targets inside;
-  RETURN_IF_ERROR(Names::Walk(
-      txn, args.prefix, "", [&](const std::string& name, DatasetId id) -> absl::StatusOr<bool> {
-        FoundDataset found{id, {}, name};
-        ASSIGN_OR_RETURN(found.record, LoadRecord<DatasetRecord>(txn, Key(id)));
-        if (found.record.snapshots + found.record.dependents > 0) {
-          with_dependents.emplace_back(id, found.record);
-        }
-        found.record.labels.clear();
-        inside.Add(std::move(found));
-        return true;
-      }));
-  const std::map<SnapshotId, uint64_t> clones = ClonesInside(inside);
-  for (const auto& [id, record] : with_dependents) {
-    RETURN_IF_ERROR(blockers->ExamineDataset(id, record, args.recursive, clones));
-  }
-  *plan = PlanFor(inside);
-  return absl::OkStatus();
+  return Doom(context, subtree.dataset, std::move(record), dooming);
 }
 
 DestroyKind KindOf(const Targets& targets) {
@@ -216,42 +227,83 @@ absl::StatusOr<Targets> CollectTargets(TxgContext& context, const DestroyDataset
 
 }  // namespace
 
-absl::Status Doom(TxgContext& context, DatasetId id, DatasetRecord record, OperationId operation) {
+absl::Status AddPrefixJob(TxgContext& context, DirectoryId directory, OperationId operation) {
+  JobRecord job;
+  job.kind = JobKind::kPrefix;
+  job.directory = directory;
+  job.operation = operation;
+  return AddJob(context, std::move(job)).status();
+}
+
+absl::Status CountVisible(TxgContext& context, const std::vector<FoundDataset>& datasets,
+                          bool shown) {
+  const uint64_t sign = shown ? 1 : UINT64_MAX;  // unsigned sums wrap
+  std::map<SnapshotId, uint64_t> clones;
+  for (const FoundDataset& dataset : datasets) {
+    const DatasetRecord& record = dataset.record;
+    context.pool.datasets += sign;
+    context.pool.snapshots += sign * record.snapshots;
+    context.pool.deferred_snapshots += sign * record.deferred_snapshots;
+    context.pool.waiting_items -= sign;
+    context.pool.waiting_sectors -= sign * record.used_sectors;
+    if (record.origin == SnapshotId{}) continue;
+    context.pool.clones += sign;
+    clones[record.origin] += sign;
+  }
+  for (const auto& [id, change] : clones) {
+    ASSIGN_OR_RETURN(SnapshotRecord origin, LoadRecord<SnapshotRecord>(context.meta, Key(id)));
+    origin.clones += change;
+    RETURN_IF_ERROR(StoreRecord(context.meta, Key(id), origin));
+    ASSIGN_OR_RETURN(DatasetRecord owner,
+                     LoadRecord<DatasetRecord>(context.meta, Key(origin.dataset)));
+    owner.clones += change;
+    RETURN_IF_ERROR(StoreRecord(context.meta, Key(origin.dataset), owner));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Doom(TxgContext& context, DatasetId id, DatasetRecord record, const Dooming& dooming) {
+  RETURN_IF_ERROR(AbandonTrim(context, id, record));
+  RETURN_IF_ERROR(AbandonRebuild(context, id, &record));
+  if (dooming.window) {
+    // Its directories may go: it keeps its full name by itself.
+    ASSIGN_OR_RETURN(std::string name, Names::FullName(context.meta, record));
+    RETURN_IF_ERROR(Names::Remove(context.meta, record));
+    record.directory = DirectoryId{};
+    record.segment = std::move(name);
+    record.kept = true;
+    RETURN_IF_ERROR(
+        context.meta.Put(Table::kStates, Key(StateKey::kKept, dooming.operation, id), ""));
+  } else {
+    RETURN_IF_ERROR(Names::Remove(context.meta, record));
+  }
+  RETURN_IF_ERROR(MoveExpiry(context, static_cast<uint64_t>(id), "", record.expire_time_ms, 0));
+  record.doomed = true;
+  record.operation = dooming.operation;
+  RETURN_IF_ERROR(CutOff(context, id, record));
+  RETURN_IF_ERROR(CountVisible(context, {{id, record, ""}}, /*shown=*/false));
+  CountDestroyed(context, record);
+  RETURN_IF_ERROR(AddPending(context, dooming.operation));
+  return FinalizeUnlessNeeded(context, id, record, /*since_ms=*/0);
+}
+
+absl::Status DoomDetached(TxgContext& context, DatasetId id, DatasetRecord record,
+                          const JobRecord& job) {
   RETURN_IF_ERROR(AbandonTrim(context, id, record));
   RETURN_IF_ERROR(AbandonRebuild(context, id, &record));
   RETURN_IF_ERROR(Names::Remove(context.meta, record));
   RETURN_IF_ERROR(MoveExpiry(context, static_cast<uint64_t>(id), "", record.expire_time_ms, 0));
   record.doomed = true;
-  record.operation = operation;
-  --context.pool.datasets;
-  context.pool.snapshots -= record.snapshots;
-  context.pool.deferred_snapshots -= record.deferred_snapshots;
-  if (record.origin != SnapshotId{}) {
-    --context.pool.clones;
-    ASSIGN_OR_RETURN(SnapshotRecord origin,
-                     LoadRecord<SnapshotRecord>(context.meta, Key(record.origin)));
-    --origin.clones;
-    RETURN_IF_ERROR(StoreRecord(context.meta, Key(record.origin), origin));
-    ASSIGN_OR_RETURN(DatasetRecord owner,
-                     LoadRecord<DatasetRecord>(context.meta, Key(origin.dataset)));
-    --owner.clones;
-    RETURN_IF_ERROR(StoreRecord(context.meta, Key(origin.dataset), owner));
-  }
-  if (record.all_snapshots > 0) {
-    ASSIGN_OR_RETURN(const std::vector<Neighbour> snapshots, SnapshotsAbove(context.meta, id, 0));
-    for (const Neighbour& snapshot : snapshots) {
-      context.publication.destroyed_snapshots.push_back(snapshot.id);
-    }
-  }
-  context.publication.heads[id] = {record, LayerCut::kAll, true};
-  const auto kind = record.origin != SnapshotId{} ? DestroyKind::kClone : DestroyKind::kDataset;
-  ++context.pool.destroyed_by_kind[static_cast<size_t>(kind)];
-  PoolStats& stats = context.parts.stats;
-  context.after_commit.emplace_back([&stats, kind] { ++stats.destroy_requests[kind]; });
-  RETURN_IF_ERROR(AddPending(context, operation));
-  if (record.dependents > 0) return StoreRecord(context.meta, Key(id), record);
-  ASSIGN_OR_RETURN(const SnapshotId origin, FinalizeOne(context, id, record));
-  return ReapIfUnneeded(context, origin, operation);
+  record.operation = job.operation;
+  CountDestroyed(context, record);
+  RETURN_IF_ERROR(AddPending(context, job.operation));
+  return FinalizeUnlessNeeded(context, id, record, job.create_time_ms);
+}
+
+absl::Status EndKeeping(TxgContext& context, DatasetId id) {
+  ASSIGN_OR_RETURN(DatasetRecord record, LoadRecord<DatasetRecord>(context.meta, Key(id)));
+  record.kept = false;
+  return FinalizeUnlessNeeded(context, id, record, /*since_ms=*/0);
 }
 
 absl::Status KillSnapshot(TxgContext& context, SnapshotId id, SnapshotRecord snapshot,
@@ -262,11 +314,13 @@ absl::Status KillSnapshot(TxgContext& context, SnapshotId id, SnapshotRecord sna
   if (!snapshot.hidden) {
     RETURN_IF_ERROR(
         context.meta.Delete(Table::kSnapshotsByName, Key(snapshot.dataset, snapshot.name)));
+    // Those of a prefix that waits have left the pool's counts with it.
+    ASSIGN_OR_RETURN(const bool counted_out, IsDestroyed(context.meta, owner));
     --owner.snapshots;
-    --context.pool.snapshots;
+    if (!counted_out) --context.pool.snapshots;
     if (snapshot.deferred) {
       --owner.deferred_snapshots;
-      --context.pool.deferred_snapshots;
+      if (!counted_out) --context.pool.deferred_snapshots;
     }
     ++context.pool.destroyed_by_kind[static_cast<size_t>(DestroyKind::kSnapshot)];
     PoolStats& stats = context.parts.stats;
@@ -301,7 +355,7 @@ absl::Status ReapIfUnneeded(TxgContext& context, SnapshotId id, OperationId oper
       if (!waited || needed || snapshot.dying) return absl::OkStatus();
       return KillSnapshot(context, id, snapshot, operation);
     }
-    if (owner.dependents > 0) return absl::OkStatus();
+    if (owner.kept || owner.dependents > 0) return absl::OkStatus();
     ASSIGN_OR_RETURN(id, FinalizeOne(context, snapshot.dataset, owner));
   }
   return absl::OkStatus();
@@ -309,21 +363,22 @@ absl::Status ReapIfUnneeded(TxgContext& context, SnapshotId id, OperationId oper
 
 absl::StatusOr<Verdict> DestroyDatasets(TxgContext& context, const DestroyDatasetsArgs& args,
                                         Outcome* outcome, OperationKind kind) {
-  ASSIGN_OR_RETURN(Targets targets, CollectTargets(context, args));
-  BlockerFinder blockers(context.meta);
-  DestroyPlan plan;
-  if (targets.bulk) {
-    RETURN_IF_ERROR(ExamineBulk(context.meta, args, &blockers, &plan));
-  } else {
-    const std::map<SnapshotId, uint64_t> inside = ClonesInside(targets);
-    for (const FoundDataset& dataset : targets.datasets) {
-      RETURN_IF_ERROR(blockers.ExamineDataset(dataset.id, dataset.record,
-                                              args.recursive || args.cascade, inside));
-    }
-    plan = PlanFor(targets);
+  if (args.reclaim_after_ms < 0 || args.reclaim_after_ms > kMaxReclaimAfterMs) {
+    return MakeError(absl::StatusCode::kInvalidArgument, "INVALID_FIELD",
+                     "reclaim_after must be between 0 and 30 days", {{"field", "reclaim_after"}});
   }
+  ASSIGN_OR_RETURN(Targets targets, CollectTargets(context, args));
+  if (targets.bulk) RETURN_IF_ERROR(CollectBulk(context.meta, args.prefix, &targets));
+  BlockerFinder blockers(context.meta);
+  const std::map<SnapshotId, uint64_t> inside = ClonesInside(targets);
+  for (const FoundDataset& dataset : targets.datasets) {
+    RETURN_IF_ERROR(blockers.ExamineDataset(dataset.id, dataset.record,
+                                            args.recursive || args.cascade, inside));
+  }
+  DestroyPlan plan = PlanDatasets(targets.datasets);
   RETURN_IF_ERROR(CheckPlan(plan, args.plan_etag));
   if (args.validate_only) {
+    RETURN_IF_ERROR(ForecastDatasets(context.meta, context.parts.pacer, targets.datasets, &plan));
     if (blockers.any()) {
       ASSIGN_OR_RETURN(plan.blockers, blockers.Get());
     }
@@ -339,15 +394,17 @@ absl::StatusOr<Verdict> DestroyDatasets(TxgContext& context, const DestroyDatase
   if (plan.dataset_count == 0) return Verdict::kApplied;
   ASSIGN_OR_RETURN(const OperationId operation,
                    BeginOperation(context, kind, KindOf(targets), what, plan.dataset_count));
+  RETURN_IF_ERROR(
+      PlanOperation(context, operation, plan.freed_bytes / kSectorBytes, args.reclaim_after_ms));
+  const Dooming dooming{operation, args.reclaim_after_ms > 0};
   if (targets.bulk) {
-    RETURN_IF_ERROR(DoomBulk(context, args.prefix, operation));
+    RETURN_IF_ERROR(DoomBulk(context, args.prefix, std::exchange(targets.datasets, {}), dooming));
   }
   for (const FoundDataset& dataset : targets.datasets) {
-    if (targets.bulk) break;
     // Read anew: dooming one target changes the counts of another.
     ASSIGN_OR_RETURN(DatasetRecord record,
                      LoadRecord<DatasetRecord>(context.meta, Key(dataset.id)));
-    RETURN_IF_ERROR(Doom(context, dataset.id, std::move(record), operation));
+    RETURN_IF_ERROR(Doom(context, dataset.id, std::move(record), dooming));
   }
   ASSIGN_OR_RETURN(outcome->operation, SealOperation(context, operation));
   return Verdict::kApplied;

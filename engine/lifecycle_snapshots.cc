@@ -6,17 +6,15 @@
 #include <utility>
 #include <vector>
 
-#include "engine/base/hash.h"
 #include "engine/base/status_macros.h"
 #include "engine/base/strings.h"
 #include "engine/blocker_finder.h"
+#include "engine/destroy_plan.h"
 #include "engine/lifecycle.h"
 #include "engine/operations.h"
 
 namespace cowshed::engine {
 namespace {
-
-constexpr size_t kNamesInPlan = 100;
 
 absl::Status CollectNamed(const MetaTxn& txn, const DestroySnapshotsArgs& args,
                           std::vector<FoundSnapshot>* found) {
@@ -66,26 +64,6 @@ absl::Status CollectRange(const MetaTxn& txn, const DestroySnapshotsArgs& args,
   return absl::OkStatus();
 }
 
-absl::StatusOr<DestroyPlan> PlanFor(const MetaTxn& txn, const std::vector<FoundSnapshot>& found) {
-  DestroyPlan plan;
-  uint64_t hash = 0;
-  for (const FoundSnapshot& snapshot : found) {
-    const SnapshotRecord& record = snapshot.record;
-    ++plan.snapshot_count;
-    if (record.all_clones + record.holds > 0) {
-      ++plan.deferred_count;
-    } else {
-      ASSIGN_OR_RETURN(const uint64_t unique, UniqueSectors(txn, record));
-      plan.freed_bytes += unique * kSectorBytes;
-    }
-    if (plan.names.size() < kNamesInPlan) plan.names.push_back(snapshot.name);
-    const Key facts(snapshot.id, record.all_clones, record.holds);
-    hash += Hash64(std::string_view(facts));
-  }
-  plan.plan_etag = absl::StrCat(absl::Hex(hash, absl::kZeroPad16));
-  return plan;
-}
-
 // Marks a snapshot that clones or holds still need: it goes with the last of them.
 absl::Status Defer(TxgContext& context, const FoundSnapshot& snapshot) {
   if (snapshot.record.deferred) return absl::OkStatus();
@@ -116,9 +94,10 @@ absl::StatusOr<Verdict> DestroySnapshots(TxgContext& context, const DestroySnaps
       blockers.ExamineSnapshot(snapshot.id, snapshot.record);
     }
   }
-  ASSIGN_OR_RETURN(DestroyPlan plan, PlanFor(context.meta, found));
+  DestroyPlan plan = PlanSnapshots(found);
   RETURN_IF_ERROR(CheckPlan(plan, args.plan_etag));
   if (args.validate_only) {
+    RETURN_IF_ERROR(ForecastSnapshots(context.meta, context.parts.pacer, found, &plan));
     if (blockers.any()) {
       ASSIGN_OR_RETURN(plan.blockers, blockers.Get());
     }

@@ -94,6 +94,11 @@ absl::Status AbandonRebuild(TxgContext& context, DatasetId id, DatasetRecord* re
   return context.meta.Delete(Table::kStates, RebuildKey(id));
 }
 
+absl::Status ResumeRebuild(TxgContext& context, DatasetId id, const DatasetRecord& record) {
+  if (record.list_state == ListState::kWhole) return absl::OkStatus();
+  return Queue(context, id, /*damaged=*/false);
+}
+
 absl::Status ReleaseRebuildSnapshot(TxgContext& context, SnapshotId id) {
   ASSIGN_OR_RETURN(const std::optional<SnapshotRecord> snapshot,
                    FindRecord<SnapshotRecord>(context.meta, Key(id)));

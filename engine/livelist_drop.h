@@ -49,6 +49,8 @@ absl::Status CancelRebuild(TxgContext& context, DatasetId id, DatasetRecord* rec
                            RebuildResult result = RebuildResult::kCancelled);
 // As above for a dataset that is being destroyed: nothing is queued.
 absl::Status AbandonRebuild(TxgContext& context, DatasetId id, DatasetRecord* record);
+// The dataset comes back from its destruction: a list that it lacks is queued to be rebuilt.
+absl::Status ResumeRebuild(TxgContext& context, DatasetId id, const DatasetRecord& record);
 // Lets the snapshot of a rebuild go, unless a clone has made it its origin meanwhile.
 absl::Status ReleaseRebuildSnapshot(TxgContext& context, SnapshotId id);
 // A dataset that owns nothing needs no list: its dropped one is whole. The caller stores it.

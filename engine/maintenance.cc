@@ -175,7 +175,14 @@ absl::StatusOr<bool> Expirer::ExpireDataset(const Due& due) {
       return Verdict::kApplied;  // destroyed or renewed meanwhile
     }
     ASSIGN_OR_RETURN(const bool detached, Names::IsDetached(context.meta, *record));
-    if (detached) return Verdict::kApplied;
+    if (detached) {
+      // Destroyed with its prefix. If it comes back, it is without the time that has passed.
+      RETURN_IF_ERROR(MoveExpiry(context, due.id, "", due.time_ms, 0));
+      record->expire_time_ms = 0;
+      record->expiry_blocked = false;
+      RETURN_IF_ERROR(StoreRecord(context.meta, Key(id), *record));
+      return Verdict::kApplied;
+    }
     DestroyDatasetsArgs args;
     ASSIGN_OR_RETURN(const std::string name, Names::FullName(context.meta, *record));
     args.names = {name};

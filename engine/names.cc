@@ -5,6 +5,7 @@
 #include <cctype>
 #include <vector>
 
+#include "engine/base/check.h"
 #include "engine/base/status_macros.h"
 #include "engine/base/strings.h"
 #include "engine/types.h"
@@ -130,6 +131,28 @@ absl::StatusOr<bool> NextEntry(const MetaTxn& txn, const Level& level, std::stri
   *segment = std::string(cursor.key().substr(8));
   ASSIGN_OR_RETURN(*entry, NameRecord::Decode(cursor.value()));
   return true;
+}
+
+// Visits the entries of the last level, and what is below them, then those of the one before it.
+absl::Status WalkLevels(const MetaTxn& txn, std::vector<Level> levels,
+                        const Names::Visitor& visit) {
+  while (!levels.empty()) {
+    std::string segment;
+    NameRecord entry;
+    ASSIGN_OR_RETURN(const bool found, NextEntry(txn, levels.back(), &segment, &entry));
+    if (!found) {
+      levels.pop_back();
+      continue;
+    }
+    levels.back().after = segment;
+    const std::string name = levels.back().prefix + segment;
+    if (entry.dataset != DatasetId{}) {
+      ASSIGN_OR_RETURN(const bool more, visit(name, entry.dataset));
+      if (!more) return absl::OkStatus();
+    }
+    if (entry.directory != DirectoryId{}) levels.push_back({entry.directory, name + "/", ""});
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -264,23 +287,12 @@ absl::Status Names::Walk(const MetaTxn& txn, std::string_view prefix, std::strin
       levels.push_back({entry.directory, StrCat(level.prefix, segment, "/"), ""});
     }
   }
-  while (!levels.empty()) {
-    std::string segment;
-    NameRecord entry;
-    ASSIGN_OR_RETURN(const bool found, NextEntry(txn, levels.back(), &segment, &entry));
-    if (!found) {
-      levels.pop_back();
-      continue;
-    }
-    levels.back().after = segment;
-    const std::string name = levels.back().prefix + segment;
-    if (entry.dataset != DatasetId{}) {
-      ASSIGN_OR_RETURN(const bool more, visit(name, entry.dataset));
-      if (!more) return absl::OkStatus();
-    }
-    if (entry.directory != DirectoryId{}) levels.push_back({entry.directory, name + "/", ""});
-  }
-  return absl::OkStatus();
+  return WalkLevels(txn, std::move(levels), visit);
+}
+
+absl::Status Names::WalkBelow(const MetaTxn& txn, DirectoryId directory, std::string_view name,
+                              const Visitor& visit) {
+  return WalkLevels(txn, {{directory, StrCat(name, "/"), ""}}, visit);
 }
 
 absl::StatusOr<Names::Subtree> Names::Detach(WriteTxn& txn, std::string_view prefix) {
@@ -302,6 +314,26 @@ absl::StatusOr<Names::Subtree> Names::Detach(WriteTxn& txn, std::string_view pre
   // The dataset's own entry stays: Remove takes it away, as it does with those below.
   RETURN_IF_ERROR(StoreEntry(txn, parent, last, {DirectoryId{}, entry.dataset}));
   return Subtree{entry.directory, entry.dataset};
+}
+
+absl::Status Names::Reattach(WriteTxn& txn, std::string_view prefix, DirectoryId directory,
+                             IdSource& ids) {
+  const std::vector<std::string> segments = Split(prefix);
+  ASSIGN_OR_RETURN(const DirectoryId parent, MakeParent(txn, segments, ids));
+  ASSIGN_OR_RETURN(NameRecord entry, Entry(txn, parent, segments.back()));
+  COWSHED_CHECK(entry.directory == DirectoryId{}, "nothing is below the prefix");
+  if (entry.dataset == DatasetId{}) {
+    ASSIGN_OR_RETURN(DirectoryRecord above, LoadRecord<DirectoryRecord>(txn, Key(parent)));
+    ++above.entries;
+    RETURN_IF_ERROR(StoreRecord(txn, Key(parent), above));
+  }
+  entry.directory = directory;
+  RETURN_IF_ERROR(StoreRecord(txn, NameKey(parent, segments.back()), entry));
+  ASSIGN_OR_RETURN(DirectoryRecord record, LoadRecord<DirectoryRecord>(txn, Key(directory)));
+  record.parent = parent;
+  record.segment = segments.back();
+  record.detached = false;
+  return StoreRecord(txn, Key(directory), record);
 }
 
 absl::StatusOr<std::optional<DatasetId>> Names::TakeFirst(WriteTxn& txn, DirectoryId directory) {

@@ -62,6 +62,12 @@ class Names {
     DatasetId dataset{};      // of exactly that name, 0: none
   };
   static absl::StatusOr<Subtree> Detach(WriteTxn& txn, std::string_view prefix);
+  // Undoes it. REQUIRES: nothing is below `prefix`.
+  static absl::Status Reattach(WriteTxn& txn, std::string_view prefix, DirectoryId directory,
+                               IdSource& ids);
+  // Visits what is below a directory of that name, detached or not, as Walk does.
+  static absl::Status WalkBelow(const MetaTxn& txn, DirectoryId directory, std::string_view name,
+                                const Visitor& visit);
   // First dataset left under a detached directory, pruning empty directories (the detached one too)
   // on the way; nullopt when nothing is left.
   static absl::StatusOr<std::optional<DatasetId>> TakeFirst(WriteTxn& txn, DirectoryId directory);

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/operations.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
 #include "engine/base/check.h"
 #include "engine/base/status_macros.h"
+#include "engine/base/strings.h"
 #include "engine/catalog.h"
+#include "engine/lifecycle.h"
+#include "engine/trim.h"
 
 namespace cowshed::engine {
 namespace {
@@ -46,6 +50,42 @@ absl::StatusOr<OperationId> BeginOperation(TxgContext& context, OperationKind ki
   return id;
 }
 
+absl::Status PlanOperation(TxgContext& context, OperationId id, uint64_t sectors,
+                           int64_t window_ms) {
+  ASSIGN_OR_RETURN(OperationRecord record, LoadRecord<OperationRecord>(context.meta, Key(id)));
+  record.planned_sectors = sectors;
+  if (window_ms > 0) {
+    record.state = static_cast<uint8_t>(OperationState::kWaiting);
+    record.wait_until_ms = context.now_ms + window_ms;
+    RETURN_IF_ERROR(context.meta.Put(
+        Table::kStates, Key(StateKey::kWindow, static_cast<uint64_t>(record.wait_until_ms), id),
+        ""));
+  }
+  return StoreOperation(context, id, std::move(record));
+}
+
+absl::Status LeaveWindow(TxgContext& context, OperationId id, WindowEnd end) {
+  ASSIGN_OR_RETURN(OperationRecord record, LoadRecord<OperationRecord>(context.meta, Key(id)));
+  COWSHED_CHECK(record.state == static_cast<uint8_t>(OperationState::kWaiting),
+                "a window ends once");
+  RETURN_IF_ERROR(context.meta.Delete(
+      Table::kStates, Key(StateKey::kWindow, static_cast<uint64_t>(record.wait_until_ms), id)));
+  record.wait_until_ms = 0;
+  if (end == WindowEnd::kUndone) {
+    record.state = static_cast<uint8_t>(OperationState::kUndone);
+    record.finish_time_ms = context.now_ms;
+    record.jobs_left = 0;
+    record.directory = DirectoryId{};
+  } else {
+    record.state = static_cast<uint8_t>(OperationState::kPending);
+    // Under time 0 it comes first, until everything it kept has been let go.
+    RETURN_IF_ERROR(context.meta.Put(Table::kStates, Key(StateKey::kWindow, uint64_t{0}, id), ""));
+  }
+  PoolStats& stats = context.parts.stats;
+  context.after_commit.emplace_back([&stats, end] { ++stats.window_ends[end]; });
+  return StoreOperation(context, id, std::move(record));
+}
+
 absl::StatusOr<OperationInfo> SealOperation(TxgContext& context, OperationId id) {
   ASSIGN_OR_RETURN(OperationRecord record, LoadRecord<OperationRecord>(context.meta, Key(id)));
   if (record.jobs_left == 0) {
@@ -75,7 +115,7 @@ absl::Status EndPending(TxgContext& context, OperationId id) {
 
 absl::StatusOr<JobId> AddJob(TxgContext& context, JobRecord job) {
   const auto id = context.parts.ids.Take<JobId>();
-  job.create_time_ms = context.now_ms;
+  if (job.create_time_ms == 0) job.create_time_ms = context.now_ms;
   context.pool.freeing_sectors += job.left_sectors;
   ++context.pool.jobs;
   context.jobs_changed = true;
@@ -92,6 +132,8 @@ absl::StatusOr<JobId> AddJob(TxgContext& context, JobRecord job) {
 
 absl::Status GrowJob(TxgContext& context, JobRecord* job, uint64_t sectors, uint64_t entries) {
   job->left_sectors += sectors;
+  job->left_entries += entries;
+  job->sized = true;
   context.pool.freeing_sectors += sectors;
   if (job->operation == OperationId{}) return absl::OkStatus();
   ASSIGN_OR_RETURN(OperationRecord record,
@@ -101,11 +143,14 @@ absl::Status GrowJob(TxgContext& context, JobRecord* job, uint64_t sectors, uint
   return StoreOperation(context, job->operation, std::move(record));
 }
 
-absl::Status BookFreed(TxgContext& context, JobRecord* job, uint64_t sectors, uint64_t entries) {
+absl::Status BookFreed(TxgContext& context, JobRecord* job, const FreedStep& step) {
+  const uint64_t sectors = step.sectors;
   if (sectors > job->left_sectors) {
     return absl::DataLossError("a job would free more than its dataset owned");
   }
+  if (sectors + step.entries == 0) return absl::OkStatus();
   job->left_sectors -= sectors;
+  job->left_entries -= step.entries;
   context.pool.freeing_sectors -= sectors;
   context.pool.freed_sectors_total += sectors;
   PoolStats& stats = context.parts.stats;
@@ -115,8 +160,9 @@ absl::Status BookFreed(TxgContext& context, JobRecord* job, uint64_t sectors, ui
   ASSIGN_OR_RETURN(OperationRecord record,
                    LoadRecord<OperationRecord>(context.meta, Key(job->operation)));
   record.done_sectors += sectors;
-  record.done_entries += entries;
-  if (record.start_time_ms == 0) record.start_time_ms = context.now_ms;
+  record.done_entries += step.entries;
+  // The rate counts from the preparation of the first bite: reading is a part of the work.
+  if (record.start_time_ms == 0) record.start_time_ms = std::min(step.begin_ms, context.now_ms);
   if (record.state == static_cast<uint8_t>(OperationState::kPending)) {
     record.state = static_cast<uint8_t>(OperationState::kRunning);
   }
@@ -141,6 +187,7 @@ absl::Status StallJob(TxgContext& context, JobId id, JobRecord job, ReclaimFailu
                       std::string error) {
   job.stalled = true;
   job.error = error;
+  context.pool.stalled_sectors += job.left_sectors;
   RETURN_IF_ERROR(StoreRecord(context.meta, Key(id), job));
   PoolStats& stats = context.parts.stats;
   context.after_commit.emplace_back([&stats, reason] {
@@ -175,6 +222,22 @@ absl::StatusOr<bool> ForgetOperations(TxgContext& context, int64_t before_ms, ui
     RETURN_IF_ERROR(context.meta.Delete(Table::kOperations, Key(id)));
   }
   return old.size() < limit;
+}
+
+absl::StatusOr<Verdict> UpdateReclaim(TxgContext& context, const UpdateReclaimArgs& args,
+                                      Outcome*) {
+  if (args.txg_budget_us.has_value() && *args.txg_budget_us > kMaxReclaimBudgetUs) {
+    return MakeError(absl::StatusCode::kInvalidArgument, "INVALID_FIELD",
+                     "reclaim may add at most a second to a txg", {{"field", "txg_budget"}});
+  }
+  PoolRecord& pool = context.pool;
+  pool.reclaim_paused = args.paused.value_or(pool.reclaim_paused);
+  pool.reclaim_rate_bytes_per_second =
+      args.rate_bytes_per_second.value_or(pool.reclaim_rate_bytes_per_second);
+  pool.reclaim_txg_budget_us = args.txg_budget_us.value_or(pool.reclaim_txg_budget_us);
+  context.jobs_changed = true;  // reclaim looks at once whether it has to go on
+  RETURN_IF_ERROR(StoreRecord(context.meta, PoolRecord::kKey, pool));  // a change to commit
+  return Verdict::kApplied;
 }
 
 }  // namespace cowshed::engine

@@ -46,8 +46,10 @@ struct PoolOptions {
   uint64_t trim_pointers_per_txg = 65536;     // some 30 ms of work in a txg
   uint64_t rebuild_bite_pointers = 50000;     // of a tree walked for a lost livelist, per txg
 
-  // Reclaim: what one bite may free, and how many bites a txg takes. 200,000 blocks are about
-  // 50 ms of survivors sorted outside the txg; frees in it are log appends.
+  // Reclaim: what it may add to a txg while others work: a tenth of a disk's flush at worst. The
+  // pacer measures what applying costs and sizes the bites by it (reclaim_pacer.h); the two below
+  // bound a bite however cheap it gets, and with it the pages of its commit.
+  std::chrono::microseconds reclaim_txg_budget{2000};
   uint64_t reclaim_bite_runs = 50000;
   // Memory for finding the survivors of one sublist, by reclaim and by condense each. 0: 1 % of the
   // machine's RAM; a sublist that needs more is read in several passes.

@@ -2,7 +2,6 @@
 #include <chrono>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "engine/base/status_macros.h"
 #include "engine/base/strings.h"
@@ -12,6 +11,7 @@
 #include "engine/pool_impl.h"
 #include "engine/queries.h"
 #include "engine/requests.h"
+#include "engine/undelete.h"
 #include "engine/volume.h"
 
 namespace cowshed::engine {
@@ -131,6 +131,10 @@ void PoolImpl::DestroySnapshots(DestroySnapshotsArgs args, Idempotency key, Outc
          Space::kFreesSpace);
 }
 
+void PoolImpl::Undestroy(std::string operation, Idempotency key, OutcomeCallback done) {
+  Submit(Bind(engine::Undestroy, std::move(operation)), std::move(key), std::move(done));
+}
+
 void PoolImpl::HoldSnapshot(HoldSnapshotArgs args, Idempotency key, OutcomeCallback done) {
   Submit(Bind(engine::HoldSnapshot, std::move(args)), std::move(key), std::move(done));
 }
@@ -203,21 +207,10 @@ absl::StatusOr<Page<OperationInfo>> PoolImpl::ListOperations(const ListArgs& arg
 }
 
 absl::StatusOr<OperationInfo> PoolImpl::GetOperation(const std::string& name) {
-  constexpr std::string_view kPrefix = "operations/";
-  const auto missing = [&] {
-    return MakeError(absl::StatusCode::kNotFound, "OPERATION_NOT_FOUND",
-                     StrCat("operation ", name, " not found"), {{"name", name}});
-  };
-  uint64_t number = 0;
-  if (name.compare(0, kPrefix.size(), kPrefix) != 0 ||
-      !absl::SimpleAtoi(name.substr(kPrefix.size()), &number)) {
-    return missing();
-  }
   ASSIGN_OR_RETURN(const std::unique_ptr<ReadTxn> txn, meta_->BeginRead());
-  ASSIGN_OR_RETURN(const std::optional<OperationRecord> record,
-                   FindRecord<OperationRecord>(*txn, Key(number)));
-  if (!record.has_value()) return missing();
-  return Describe(static_cast<OperationId>(number), *record);
+  ASSIGN_OR_RETURN(const OperationId id, ResolveOperation(*txn, name));
+  ASSIGN_OR_RETURN(const OperationRecord record, LoadRecord<OperationRecord>(*txn, Key(id)));
+  return Describe(id, record);
 }
 
 absl::StatusOr<Page<Blocker>> PoolImpl::ListBlockers(const BlockerQuery& query,
@@ -230,7 +223,7 @@ absl::StatusOr<LivelistInfo> PoolImpl::GetLivelist(const std::string& dataset, T
                                                    uint32_t limit) {
   ASSIGN_OR_RETURN(const std::unique_ptr<ReadTxn> txn, meta_->BeginRead());
   absl::StatusOr<LivelistInfo> info =
-      engine::GetLivelist(*txn, parts_->uid, dataset, from_start, limit);
+      engine::GetLivelist(*txn, parts_->uid, *pacer_, dataset, from_start, limit);
   if (absl::IsDataLoss(info.status())) {
     if (const auto found = ResolveDataset(*txn, dataset); found.ok()) ReportDamage(found->id);
   }
@@ -279,6 +272,31 @@ absl::StatusOr<std::shared_ptr<Volume>> PoolImpl::OpenVolume(const std::string& 
 
 // --- pool ---
 
+void PoolImpl::UpdateReclaim(UpdateReclaimArgs args, Idempotency key, OutcomeCallback done) {
+  Submit(Bind(engine::UpdateReclaim, std::move(args)), std::move(key), std::move(done),
+         Space::kFreesSpace);
+}
+
+ReclaimInfo PoolImpl::reclaim() const {
+  const PoolRecord record = txgs_->record();
+  ReclaimInfo info;
+  info.paused = record.reclaim_paused;
+  info.rate_bytes_per_second = record.reclaim_rate_bytes_per_second;
+  info.txg_budget_us = record.reclaim_txg_budget_us != 0
+                           ? record.reclaim_txg_budget_us
+                           : static_cast<uint64_t>(options_.reclaim_txg_budget.count());
+  info.pending_items = record.jobs;
+  info.pending_bytes = record.freeing_sectors * kSectorBytes;
+  info.waiting_items = record.waiting_items;
+  info.waiting_bytes = record.waiting_sectors * kSectorBytes;
+  info.stalled_bytes = record.stalled_sectors * kSectorBytes;
+  info.oldest_pending_ms = static_cast<int64_t>(stats_.reclaim_oldest_pending_ms.load());
+  if (const auto txn = meta_->BeginRead(); txn.ok()) {
+    info.next_window_end_ms = NextWindowEndMs(**txn).value_or(0);
+  }
+  return info;
+}
+
 SpaceInfo PoolImpl::space() const {
   SpaceInfo info;
   info.capacity_bytes = allocator_->capacity_sectors() * kSectorBytes;
@@ -286,6 +304,7 @@ SpaceInfo PoolImpl::space() const {
   info.available_bytes = txgs_->available_sectors() * kSectorBytes;
   info.freeing_bytes =
       (txgs_->record().freeing_sectors + allocator_->free_logged_sectors()) * kSectorBytes;
+  info.waiting_bytes = txgs_->record().waiting_sectors * kSectorBytes;
   info.reserve_bytes = txgs_->reserve_sectors() * kSectorBytes;
   return info;
 }

@@ -119,6 +119,8 @@ class Pool {
   virtual void DestroyDatasets(DestroyDatasetsArgs args, Idempotency key, OutcomeCallback done) = 0;
   virtual void DestroySnapshots(DestroySnapshotsArgs args, Idempotency key,
                                 OutcomeCallback done) = 0;
+  // Brings back what a destroy with a window took away, all or nothing.
+  virtual void Undestroy(std::string operation, Idempotency key, OutcomeCallback done) = 0;
   virtual void HoldSnapshot(HoldSnapshotArgs args, Idempotency key, OutcomeCallback done) = 0;
   virtual void ReleaseHold(std::string snapshot, std::string tag, Idempotency key,
                            OutcomeCallback done) = 0;
@@ -157,6 +159,8 @@ class Pool {
                             const std::function<bool(const DiffExtent&)>& visit) = 0;
 
   // --- pool ---
+  virtual void UpdateReclaim(UpdateReclaimArgs args, Idempotency key, OutcomeCallback done) = 0;
+  virtual ReclaimInfo reclaim() const = 0;
   virtual SpaceInfo space() const = 0;
   virtual const PoolStats& stats() const = 0;
   virtual std::string uid() const = 0;

@@ -21,6 +21,7 @@
 #include "engine/reclaimer.h"
 #include "engine/store/file.h"
 #include "engine/txg.h"
+#include "engine/undelete.h"
 
 namespace cowshed::engine {
 
@@ -35,6 +36,7 @@ class PoolImpl final : public Pool {
   void CloneDataset(CloneDatasetArgs args, Idempotency key, OutcomeCallback done) override;
   void DestroyDatasets(DestroyDatasetsArgs args, Idempotency key, OutcomeCallback done) override;
   void DestroySnapshots(DestroySnapshotsArgs args, Idempotency key, OutcomeCallback done) override;
+  void Undestroy(std::string operation, Idempotency key, OutcomeCallback done) override;
   void HoldSnapshot(HoldSnapshotArgs args, Idempotency key, OutcomeCallback done) override;
   void ReleaseHold(std::string snapshot, std::string tag, Idempotency key,
                    OutcomeCallback done) override;
@@ -65,6 +67,8 @@ class PoolImpl final : public Pool {
   absl::Status Diff(const std::string& from, const std::string& to, uint64_t start_offset,
                     const std::function<bool(const DiffExtent&)>& visit) override;
 
+  void UpdateReclaim(UpdateReclaimArgs args, Idempotency key, OutcomeCallback done) override;
+  ReclaimInfo reclaim() const override;
   SpaceInfo space() const override;
   const PoolStats& stats() const override { return stats_; }
   std::string uid() const override;
@@ -103,6 +107,7 @@ class PoolImpl final : public Pool {
   std::unique_ptr<Allocator> allocator_;
   std::unique_ptr<NodeCache> nodes_;
   std::unique_ptr<BlockTree> tree_;
+  std::unique_ptr<ReclaimPacer> pacer_;
   ReaderEpochs epochs_;
   IdSource ids_;
   HeadTable heads_;
@@ -114,6 +119,7 @@ class PoolImpl final : public Pool {
   std::unique_ptr<Trimmer> trimmer_;
   std::unique_ptr<Housekeeper> housekeeper_;
   std::unique_ptr<Expirer> expirer_;
+  std::unique_ptr<WindowKeeper> windows_;
   std::unique_ptr<Puncher> puncher_;
   std::unique_ptr<Condenser> condenser_;
   std::vector<std::unique_ptr<BackgroundTask>> tasks_;

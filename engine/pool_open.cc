@@ -71,9 +71,12 @@ absl::StatusOr<std::unique_ptr<PoolImpl>> PoolImpl::Open(const PoolOptions& opti
   pool->tree_ = std::make_unique<BlockTree>(*pool->blocks_, *pool->nodes_);
   pool->ids_.Reset(pool->opened_.next_id);
   pool->epochs_.Publish(pool->opened_.txg);
-  pool->parts_ = std::make_unique<PoolParts>(
-      PoolParts{pool->options_, *pool->meta_, *pool->blocks_, *pool->allocator_, *pool->tree_,
-                pool->epochs_, pool->ids_, pool->heads_, pool->stats_, pool->opened_.uid});
+  pool->pacer_ = std::make_unique<ReclaimPacer>(pool->options_.reclaim_txg_budget,
+                                                pool->options_.reclaim_bite_runs,
+                                                pool->options_.reclaim_jobs_per_txg);
+  pool->parts_ = std::make_unique<PoolParts>(PoolParts{
+      pool->options_, *pool->meta_, *pool->blocks_, *pool->allocator_, *pool->tree_, pool->epochs_,
+      pool->ids_, pool->heads_, pool->stats_, *pool->pacer_, pool->opened_.uid});
   pool->txgs_ = std::make_unique<TxgManager>(*pool->parts_, pool->opened_);
   if (!pool->options_.read_only) pool->StartBackground();
   return pool;
@@ -192,6 +195,7 @@ void PoolImpl::StartBackground() {
   trimmer_ = std::make_unique<Trimmer>(*parts_, *txgs_);
   housekeeper_ = std::make_unique<Housekeeper>(*parts_, *txgs_);
   expirer_ = std::make_unique<Expirer>(*parts_, *txgs_);
+  windows_ = std::make_unique<WindowKeeper>(*parts_, *txgs_);
   puncher_ = std::make_unique<Puncher>(*parts_, *txgs_);
   const auto drop = [](DropReason reason) {
     return
@@ -216,6 +220,7 @@ void PoolImpl::StartBackground() {
   BackgroundTask* const trim = add(kReclaimInterval, [this] { return trimmer_->Step(); });
   add(kCondenseInterval, [this] { return condenser_->Step(); });
   add(options_.expire_poll, [this] { return expirer_->Step(); });
+  add(kHousekeepingInterval, [this] { return windows_->Step(); });
   add(kGaugeInterval, [this]() -> absl::StatusOr<bool> {
     txgs_->RefreshGauges();
     RefreshMetaGauges(*parts_);

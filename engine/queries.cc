@@ -10,6 +10,7 @@
 #include "engine/base/status_macros.h"
 #include "engine/base/strings.h"
 #include "engine/catalog.h"
+#include "engine/destroy_plan.h"
 #include "engine/store/codec.h"
 #include "engine/tree/live_list.h"
 
@@ -116,7 +117,8 @@ absl::StatusOr<bool> AddClones(const MetaTxn& txn, const PoolUid& pool, const Li
     if (!page->Admits()) return false;
     *last_clone = KeyNumber<uint64_t>(cursor.key(), 8);
     ASSIGN_OR_RETURN(FoundDataset found, LoadDataset(txn, DatasetId{*last_clone}));
-    if (found.record.doomed) continue;
+    ASSIGN_OR_RETURN(const bool destroyed, IsDestroyed(txn, found.record));
+    if (destroyed) continue;
     ASSIGN_OR_RETURN(const bool nameless, Names::IsDetached(txn, found.record));
     if (nameless) continue;
     ASSIGN_OR_RETURN(found.name, Names::FullName(txn, found.record));
@@ -282,10 +284,9 @@ absl::StatusOr<Page<HoldInfo>> ListHoldsBelow(const MetaTxn& txn, const PoolUid&
 }
 
 bool Matches(const OperationRecord& record, const ListArgs& args) {
-  const auto state = static_cast<OperationState>(record.state);
   if (args.state != 0 && record.state != args.state) return false;
   if (args.kind != 0 && record.kind != args.kind) return false;
-  return !args.unfinished || state < OperationState::kSucceeded;
+  return !args.unfinished || !IsDone(static_cast<OperationState>(record.state));
 }
 
 }  // namespace
@@ -348,7 +349,8 @@ absl::StatusOr<Page<OperationInfo>> ListOperations(const MetaTxn& txn, const Lis
 }
 
 absl::StatusOr<LivelistInfo> GetLivelist(const MetaTxn& txn, const PoolUid& pool,
-                                         std::string_view dataset, Txg from_start, uint32_t limit) {
+                                         const ReclaimPacer& pacer, std::string_view dataset,
+                                         Txg from_start, uint32_t limit) {
   ASSIGN_OR_RETURN(const FoundDataset found, ResolveDataset(txn, dataset));
   ASSIGN_OR_RETURN(const PoolRecord record, LoadRecord<PoolRecord>(txn, PoolRecord::kKey));
   LivelistInfo info;
@@ -364,12 +366,17 @@ absl::StatusOr<LivelistInfo> GetLivelist(const MetaTxn& txn, const PoolUid& pool
   info.total.start_txg = sublists.size();
   for (const Sublist& sublist : sublists) {
     const SublistRecord& sums = sublist.record;
-    const SublistInfo one = {
-        sublist.start, sums.entries,
-        (sums.allocated.data_sectors - sums.freed.data_sectors) / block_sectors,
-        sums.live_sectors() * kSectorBytes, uint64_t{1} + sums.attached_logs};
+    const uint64_t allocated = sums.allocated.data_sectors / block_sectors;
+    const uint64_t freed = sums.freed.data_sectors / block_sectors;
+    const SublistInfo one = {sublist.start,
+                             sums.entries,
+                             allocated - freed,
+                             allocated,
+                             sums.live_sectors() * kSectorBytes,
+                             uint64_t{1} + sums.attached_logs};
     info.total.entries += one.entries;
     info.total.blocks += one.blocks;
+    info.total.allocated_blocks += one.allocated_blocks;
     info.total.bytes += one.bytes;
     info.total.logs += one.logs;
     if (one.start_txg < from_start) continue;
@@ -379,6 +386,9 @@ absl::StatusOr<LivelistInfo> GetLivelist(const MetaTxn& txn, const PoolUid& pool
       info.next_start = one.start_txg;
     }
   }
+  ReclaimForecast forecast{.jobs = 1};
+  RETURN_IF_ERROR(ForecastLivelist(txn, found.record.livelist, &forecast));
+  info.destroy_seconds = pacer.PredictSeconds(forecast);
   return info;
 }
 

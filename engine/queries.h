@@ -22,6 +22,7 @@
 
 #include "absl/status/statusor.h"
 #include "engine/pool.h"
+#include "engine/reclaim_pacer.h"
 #include "engine/store/meta_store.h"
 
 namespace cowshed::engine {
@@ -35,6 +36,7 @@ absl::StatusOr<Page<HoldInfo>> ListHolds(const MetaTxn& txn, const PoolUid& pool
 absl::StatusOr<Page<OperationInfo>> ListOperations(const MetaTxn& txn, const ListArgs& args);
 // Sublists of a dataset's livelist from `from_start` on, and the sum over all of them.
 absl::StatusOr<LivelistInfo> GetLivelist(const MetaTxn& txn, const PoolUid& pool,
-                                         std::string_view dataset, Txg from_start, uint32_t limit);
+                                         const ReclaimPacer& pacer, std::string_view dataset,
+                                         Txg from_start, uint32_t limit);
 
 }  // namespace cowshed::engine

@@ -76,7 +76,8 @@ absl::StatusOr<uint64_t> HandOver(TxgContext& context, DatasetId owner, Place& p
 
 }  // namespace
 
-absl::StatusOr<bool> TakeSnapshotOut(TxgContext& context, JobRecord* job) {
+absl::StatusOr<bool> TakeSnapshotOut(TxgContext& context, uint64_t max_tail_entries,
+                                     JobRecord* job) {
   WriteTxn& txn = context.meta;
   ASSIGN_OR_RETURN(const std::optional<SnapshotRecord> snapshot,
                    FindRecord<SnapshotRecord>(txn, Key(job->snapshot)));
@@ -91,12 +92,13 @@ absl::StatusOr<bool> TakeSnapshotOut(TxgContext& context, JobRecord* job) {
                    LineageBounds(txn, snapshot->dataset, place.owner));
   ASSIGN_OR_RETURN(
       const bool distributed,
-      DeadList::Distribute(txn, place.following(), bounds, context.parts.options.reclaim_bite_runs,
-                           context.parts.ids));
+      DeadList::Distribute(txn, place.following(), bounds, max_tail_entries, context.parts.ids));
   if (!distributed) return false;
 
   ASSIGN_OR_RETURN(const uint64_t freed, HandOver(context, snapshot->dataset, place, job));
   place.owner.used_sectors -= freed;
+  ASSIGN_OR_RETURN(const bool destroyed, IsDestroyed(txn, place.owner));
+  if (destroyed) context.pool.waiting_sectors -= freed;
   context.pool.livelist_sectors -= freed;
   --place.owner.all_snapshots;
   const uint64_t written_moved = snapshot->written_sectors - freed;

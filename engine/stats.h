@@ -59,6 +59,7 @@ enum class SyncPhase : uint8_t { kData, kTasks, kFsync, kCommit, kTotal, kCount 
 enum class DestroyKind : uint8_t { kDataset, kClone, kSnapshot, kRollback, kCount };
 enum class DestroyMethod : uint8_t { kLivelist, kDeadlist, kTreeWalk, kCount };
 enum class ReclaimFailure : uint8_t { kDamagedList, kDoubleFree, kIo, kCount };
+enum class WindowEnd : uint8_t { kExpired, kSpace, kUndone, kCount };
 enum class DropReason : uint8_t { kDamaged, kCostly, kCount };
 enum class RebuildResult : uint8_t { kCompleted, kCancelled, kFailed, kCount };
 enum class CondenseResult : uint8_t { kCompleted, kCancelled, kFailed, kCount };
@@ -87,7 +88,12 @@ struct PoolStats {
   Counter livelists, livelist_entries, livelist_sublists, livelist_bytes;
   Counter livelist_entries_max;  // sampled every 60 s
   Counter reclaim_pending_items, reclaim_pending_bytes;
-  Counter reclaim_oldest_pending_ms;  // unix time, 0 when empty
+  Counter reclaim_oldest_pending_ms;                     // unix time, 0 when empty
+  Counter reclaim_waiting_items, reclaim_waiting_bytes;  // destroyed datasets that are kept yet
+  Counter reclaim_stalled_bytes;                         // of pending
+  Counter reclaim_paused;                                // 0 or 1
+  Counter reclaim_rate_limit_bytes_per_second;           // 0: none
+  Counter reclaim_round_budget_us;                       // that the last round was sized by
   Counter meta_map_bytes, meta_used_bytes, meta_file_bytes, meta_readers;
   Counter meta_oldest_reader_lag_txns;
   PerEnum<Alarm> alarms;  // 0 or 1
@@ -99,6 +105,7 @@ struct PoolStats {
   PerEnum<DestroyKind> destroy_requests;
   PerEnum<DestroyMethod> destroy_methods;
   PerEnum<ReclaimFailure> reclaim_failures;
+  PerEnum<WindowEnd> window_ends;
   PerEnum<DropReason> livelist_dropped;
   PerEnum<RebuildResult> livelist_rebuilds;
   PerEnum<CondenseResult> condenses;
@@ -110,6 +117,7 @@ struct PoolStats {
       SyncHistogram(kSyncSecondsBounds), SyncHistogram(kSyncSecondsBounds),
       SyncHistogram(kSyncSecondsBounds)};
   SyncHistogram reclaim_batch_seconds{kSyncSecondsBounds};
+  SyncHistogram reclaim_txg_seconds{kSyncSecondsBounds};  // what a round added to its txg
   SyncHistogram condense_seconds{kSyncSecondsBounds};
   std::array<ReclaimHistogram, static_cast<size_t>(DestroyKind::kCount)> reclaim_seconds = {
       ReclaimHistogram(kReclaimSecondsBounds), ReclaimHistogram(kReclaimSecondsBounds),

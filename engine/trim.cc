@@ -66,7 +66,10 @@ absl::StatusOr<Verdict> TrimBite(TxgContext& context, DatasetId id) {
   ASSIGN_OR_RETURN(const bool done, context.parts.tree.TrimStep(
                                         &record->tree, context.parts.options.trim_pointers_per_txg,
                                         context.writer, changes));
+  const uint64_t used_before = record->used_sectors;
   RETURN_IF_ERROR(BookChanges(context, id, changes, &*record));
+  ASSIGN_OR_RETURN(const bool destroyed, IsDestroyed(context.meta, *record));
+  if (destroyed) context.pool.waiting_sectors += record->used_sectors - used_before;
   if (done) {
     RETURN_IF_ERROR(context.meta.Delete(Table::kStates, Key(StateKey::kTrimming, id)));
     RETURN_IF_ERROR(EndPending(context, record->operation));

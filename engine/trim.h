@@ -27,6 +27,8 @@ enum class StateKey : uint8_t {
   kDroppedList = 4,  // livelist id: its sublists wait to be forgotten
   kCondense = 5,     // dataset id, sublist start -> txg (condenser.h)
   kShadowLog = 6,    // log id: a condense writes it, or was interrupted
+  kWindow = 10,      // end in unix ms (0: it is being ended), operation id: destroyed and kept
+  kKept = 11,        // operation id, dataset id: what its window keeps
 };
 
 // Starts a trim of [begin, end), or takes one up that `dataset->record.tree` already describes

@@ -2,6 +2,7 @@
 #include "engine/txg.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "engine/base/check.h"
@@ -75,6 +76,7 @@ void TxgManager::Stop() {
 }
 
 void TxgManager::Submit(Task task) {
+  if (!task.background) foreground_.Called();
   absl::Status refused;
   {
     const MutexLock lock(mutex_);
@@ -125,8 +127,15 @@ void TxgManager::RequestSync() {
 void TxgManager::RequestFreeLogDrain() {
   const MutexLock lock(mutex_);
   drain_requested_ = true;
+  if (dirty_bytes_.load() > 0) return;
   sync_requested_ = true;
   work_.NotifyOne();
+}
+
+ReclaimLoad TxgManager::reclaim_load() const {
+  const PoolRecord record = this->record();
+  return {foreground_.busy(), foreground_.waits_for_space(),
+          record.freeing_sectors - record.stalled_sectors, available_sectors()};
 }
 
 bool TxgManager::HasRoom(uint64_t bytes, uint64_t sectors) const {
@@ -145,8 +154,12 @@ absl::Status TxgManager::Admit(uint64_t bytes, uint64_t sectors) {
     const bool lacks_space = admitted_sectors_.load() + sectors > available_sectors();
     const bool sync_helps = dirty_bytes_.load() > 0 || admitted_sectors_.load() > 0 ||
                             parts_.allocator.free_logged_sectors() > 0;
-    const bool space_may_come = sync_helps || syncing_active_ || record_.freeing_sectors > 0 ||
-                                parts_.allocator.withheld_sectors() > 0;
+    // Not from jobs that are stalled, nor while reclaim is paused.
+    const bool reclaim_helps =
+        !record_.reclaim_paused &&
+        record_.freeing_sectors + record_.waiting_sectors > record_.stalled_sectors;
+    const bool space_may_come =
+        sync_helps || syncing_active_ || reclaim_helps || parts_.allocator.withheld_sectors() > 0;
     if (lacks_space && !space_may_come) {
       return MakeError(absl::StatusCode::kResourceExhausted, "POOL_FULL",
                        "the pool has no space left for this write");
@@ -156,6 +169,8 @@ absl::Status TxgManager::Admit(uint64_t bytes, uint64_t sectors) {
       sync_requested_ = true;
       work_.NotifyOne();
     }
+    std::optional<Foreground::SpaceWaiter> waiter;
+    if (lacks_space) waiter.emplace(foreground_);
     if (!synced_.WaitUntil(mutex_, deadline) && Clock::now() >= deadline) {
       return MakeError(absl::StatusCode::kResourceExhausted,
                        lacks_space ? "POOL_FULL" : "SERVER_BUSY",
@@ -164,6 +179,7 @@ absl::Status TxgManager::Admit(uint64_t bytes, uint64_t sectors) {
                                    : "the write waited too long for memory: the disk is behind");
     }
   }
+  foreground_.Wrote();
   const uint64_t dirty = dirty_bytes_.fetch_add(bytes) + bytes;
   admitted_sectors_.fetch_add(sectors);
   if (dirty >= std::min(parts_.options.txg_dirty_bytes, dirty_limit_bytes_.load() / 2)) {

@@ -28,8 +28,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/base/mutex.h"
+#include "engine/foreground.h"
 #include "engine/head.h"
 #include "engine/options.h"
+#include "engine/reclaim_pacer.h"
 #include "engine/stats.h"
 #include "engine/store/allocator.h"
 #include "engine/store/block_store.h"
@@ -49,6 +51,7 @@ struct PoolParts {
   IdSource& ids;
   HeadTable& heads;
   PoolStats& stats;
+  ReclaimPacer& pacer;
   PoolUid uid;
 };
 
@@ -80,6 +83,7 @@ struct Task {
   // Called once: with the txg the change is durable in, or with why it did not happen.
   absl::AnyInvocable<void(absl::StatusOr<Txg>)> done;
   bool frees_space = false;  // runs also while the host is full, before data accepted earlier
+  bool background = false;   // nobody waits for it
 };
 
 class TxgManager {
@@ -95,8 +99,10 @@ class TxgManager {
   // Calls back once everything accepted into `head` so far is durable (null: the whole pool).
   void Flush(const Head* head, absl::AnyInvocable<void(absl::StatusOr<Txg>)> done);
   void RequestSync();
-  // Asks the next txg to turn frees that have become reusable into free sectors.
+  // Frees that have become reusable become free sectors: in the txg that writers fill just now, or
+  // else at once.
   void RequestFreeLogDrain();
+  ReclaimLoad reclaim_load() const;
 
   // Lets a writer put `bytes` of buffers into the open layers whose sync may allocate `sectors`.
   // Waits for memory and, while space is being given back, for space; at most write_wait_max.
@@ -168,6 +174,7 @@ class TxgManager {
   std::atomic<uint64_t> host_free_bytes_{UINT64_MAX};
   std::function<void()> jobs_changed_;
   std::function<void(std::vector<Run>)> punch_;
+  Foreground foreground_;
 
   // Txg thread only.
   Txg next_txg_;

@@ -30,6 +30,7 @@ struct DatasetInfo {
   uint32_t block_bytes = 0;
   std::string origin;      // "name@snap"; empty: not a clone, or its origin is hidden
   std::string origin_uid;  // empty: not a clone
+  std::string parent;      // whose snapshot the origin is, hidden or not
   Labels labels;
   std::string etag;  // changes with every lifecycle change, not with writes
   std::optional<uint64_t> quota_bytes;
@@ -81,8 +82,16 @@ enum class OperationState : uint8_t {
   kRunning = 2,
   kSucceeded = 3,
   kFailed = 4,
-  kStalled = 5  // cannot go on without repair; what is left stays referenced and counted
+  kStalled = 5,  // cannot go on without repair; what is left stays referenced and counted
+  kWaiting = 6,  // until its window ends Undestroy brings everything back
+  kUndone = 7    // Undestroy did
 };
+
+// Nothing more will happen by itself.
+constexpr bool IsDone(OperationState state) {
+  return state == OperationState::kSucceeded || state == OperationState::kFailed ||
+         state == OperationState::kStalled || state == OperationState::kUndone;
+}
 
 struct OperationInfo {
   std::string name;  // "operations/<number>"
@@ -101,9 +110,10 @@ struct OperationInfo {
   int64_t start_time_ms = 0;
   int64_t update_time_ms = 0;
   int64_t finish_time_ms = 0;
-  Txg txg = 0;  // of the call that began it
+  int64_t wait_until_ms = 0;  // kWaiting: when its window ends at the latest
+  Txg txg = 0;                // of the call that began it
 
-  bool done() const { return state >= OperationState::kSucceeded; }
+  bool done() const { return IsDone(state); }
 };
 
 struct DestroyPlan {
@@ -111,6 +121,8 @@ struct DestroyPlan {
   uint64_t snapshot_count = 0;
   uint64_t deferred_count = 0;  // of the snapshots: would only be marked
   uint64_t freed_bytes = 0;
+  uint64_t entries = 0;            // of the lists that reclaim will read; validate_only
+  double predicted_seconds = 0;    // that reclaim will take for it alone; validate_only
   std::vector<std::string> names;  // the first 100
   Blockers blockers;
   std::string plan_etag;
@@ -118,10 +130,11 @@ struct DestroyPlan {
 
 struct SublistInfo {
   Txg start_txg = 0;
-  uint64_t entries = 0;  // runs logged
-  uint64_t blocks = 0;   // that survive
-  uint64_t bytes = 0;    // that survive
-  uint64_t logs = 0;     // own and attached
+  uint64_t entries = 0;           // runs logged
+  uint64_t blocks = 0;            // of data, that survive
+  uint64_t allocated_blocks = 0;  // of data, logged
+  uint64_t bytes = 0;             // that survive
+  uint64_t logs = 0;              // own and attached
 };
 
 enum class LivelistState : uint8_t { kWhole = 1, kDropped = 2, kRebuilding = 3 };
@@ -134,6 +147,7 @@ struct LivelistInfo {
   std::vector<SublistInfo> sublists;  // one page
   Txg next_start = 0;                 // where the next page begins; 0: no more
   SublistInfo total;                  // over all sublists; start_txg = number of sublists
+  double destroy_seconds = 0;         // that reclaim would take for it alone
   Txg txg = 0;
 };
 
@@ -149,7 +163,22 @@ struct SpaceInfo {
   uint64_t allocated_bytes = 0;  // referenced, queued for reclaim or freed and not yet reusable
   uint64_t available_bytes = 0;  // for writes: free, less the reserve, bounded by the host
   uint64_t freeing_bytes = 0;    // of allocated: queued for reclaim or in the free log
+  uint64_t waiting_bytes = 0;    // of allocated: of destroyed datasets not queued yet
   uint64_t reserve_bytes = 0;
+};
+
+// How reclaim runs, and what it has before it.
+struct ReclaimInfo {
+  bool paused = false;
+  uint64_t rate_bytes_per_second = 0;  // 0: no limit
+  uint64_t txg_budget_us = 0;          // that it may add to a txg; the default where none is set
+  uint64_t pending_items = 0;
+  uint64_t pending_bytes = 0;
+  uint64_t waiting_items = 0;  // destroyed datasets: in their window, or clones need them
+  uint64_t waiting_bytes = 0;
+  uint64_t stalled_bytes = 0;      // of pending: can not be freed without repair
+  int64_t oldest_pending_ms = 0;   // 0: none
+  int64_t next_window_end_ms = 0;  // 0: none
 };
 
 struct CheckFinding {

@@ -403,6 +403,8 @@ void Allocator::EndPunch(std::span<const Run> runs) {
   PublishCounters();
 }
 
+absl::Status Allocator::WriteFrees(WriteTxn& txn, Txg now) { return state_->log.Write(txn, now); }
+
 absl::Status Allocator::WriteBack(WriteTxn& txn, Txg now) {
   RETURN_IF_ERROR(state_->log.Write(txn, now));
   RETURN_IF_ERROR(state_->table.WriteBack(txn));

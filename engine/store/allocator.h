@@ -76,6 +76,8 @@ class Allocator {
                                         std::vector<Run>* to_punch);
   // The punch of `runs` is over (done or given up): they may be allocated again. In memory only.
   void EndPunch(std::span<const Run> runs);
+  // Writes the free log's part of WriteBack now: who frees much sees what it costs.
+  absl::Status WriteFrees(WriteTxn& txn, Txg now);
   // Writes dirty bitmaps, summary and free log of this txg. Last call on it before the commit.
   absl::Status WriteBack(WriteTxn& txn, Txg now);
 

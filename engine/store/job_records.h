@@ -47,6 +47,8 @@ struct JobRecord {
   uint32_t cursor_chunk = 0;  // kSnapshot: position in the bucket's log
   uint32_t cursor_entry = 0;
   uint64_t left_sectors = 0;  // still to be freed: its part of PoolRecord::freeing_sectors
+  bool sized = false;         // its entries have been counted: left_entries is known
+  uint64_t left_entries = 0;  // of its lists, still to be worked off
   std::string error;          // of a stalled one
   std::string Encode() const;
   static absl::StatusOr<JobRecord> Decode(std::string_view bytes);
@@ -76,11 +78,14 @@ struct OperationRecord {
   uint8_t destroy_kind = 0;  // DestroyKind of stats.h, for its latency
   std::string target;
   uint64_t target_count = 0;
-  uint64_t jobs_left = 0;  // jobs and doomed or deferred objects it waits for
+  uint64_t jobs_left = 0;        // jobs and doomed or deferred objects it waits for
+  uint64_t planned_sectors = 0;  // by its call: jobs come later
   uint64_t done_sectors = 0, total_sectors = 0;
   uint64_t done_entries = 0, total_entries = 0;
   std::string error;
   int64_t create_time_ms = 0, start_time_ms = 0, update_time_ms = 0, finish_time_ms = 0;
+  int64_t wait_until_ms = 0;  // the end of its window; 0: none, or it has ended
+  DirectoryId directory{};    // detached, waits with it; 0: none
   Txg txg = 0;
   std::string Encode() const;
   static absl::StatusOr<OperationRecord> Decode(std::string_view bytes);

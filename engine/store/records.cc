@@ -89,6 +89,12 @@ void Fields(Archive& archive, Record& record) {
   archive(record.jobs);
   archive(record.requests);
   archive(record.freeing_sectors);
+  archive(record.stalled_sectors);
+  archive(record.waiting_items);
+  archive(record.waiting_sectors);
+  archive(record.reclaim_paused);
+  archive(record.reclaim_rate_bytes_per_second);
+  archive(record.reclaim_txg_budget_us);
   archive(record.livelist_entries);
   archive(record.livelist_sublists);
   archive(record.livelist_sectors);
@@ -119,6 +125,7 @@ void Fields(Archive& archive, Record& record) {
   archive(record.create_time_ms);
   archive(record.revision);
   archive(record.doomed);
+  archive(record.kept);
   archive(record.tree);
   archive(record.origin);
   archive(record.origin_txg);
@@ -192,6 +199,8 @@ void Fields(Archive& archive, Record& record) {
   archive(record.cursor_chunk);
   archive(record.cursor_entry);
   archive(record.left_sectors);
+  archive(record.sized);
+  archive(record.left_entries);
   archive(record.error);
 }
 
@@ -214,6 +223,7 @@ void Fields(Archive& archive, Record& record) {
   archive(record.target);
   archive(record.target_count);
   archive(record.jobs_left);
+  archive(record.planned_sectors);
   archive(record.done_sectors);
   archive(record.total_sectors);
   archive(record.done_entries);
@@ -223,6 +233,8 @@ void Fields(Archive& archive, Record& record) {
   archive(record.start_time_ms);
   archive(record.update_time_ms);
   archive(record.finish_time_ms);
+  archive(record.wait_until_ms);
+  archive(record.directory);
   archive(record.txg);
 }
 

@@ -46,6 +46,13 @@ struct PoolRecord {
   uint64_t jobs = 0;
   uint64_t requests = 0;         // stored replies
   uint64_t freeing_sectors = 0;  // queued in jobs, the free log not included
+  uint64_t stalled_sectors = 0;  // of these, in stalled jobs
+  uint64_t waiting_items = 0;    // destroyed datasets without a job yet: in a window or needed
+  uint64_t waiting_sectors = 0;  // what they own
+  // How reclaim runs: UpdateReclaimArgs of calls.h.
+  bool reclaim_paused = false;
+  uint64_t reclaim_rate_bytes_per_second = 0;
+  uint64_t reclaim_txg_budget_us = 0;
   uint64_t livelist_entries = 0, livelist_sublists = 0, livelist_sectors = 0;
   // Totals since the pool was made; `cowshed inspect` shows them.
   uint64_t freed_sectors_total = 0;
@@ -90,6 +97,7 @@ struct DatasetRecord {
   int64_t create_time_ms = 0;
   uint64_t revision = 1;  // counts lifecycle changes: the etag
   bool doomed = false;    // name gone; goes when nothing depends on its snapshots any more
+  bool kept = false;      // doomed, and its window has not ended: `segment` is its full former name
   TreeState tree;
   SnapshotId origin{};  // 0: not a clone
   Txg origin_txg = 0;

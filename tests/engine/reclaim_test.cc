@@ -5,8 +5,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "engine/base/failpoints.h"
@@ -282,6 +286,7 @@ TEST_F(ReclaimTest, DoubleFreeStallsItsJobAndNoOther) {
   EXPECT_EQ(OperationOf(other).state, OperationState::kSucceeded);
   EXPECT_EQ(pool_->stats().reclaim_failures[ReclaimFailure::kDoubleFree], 1u);
   EXPECT_EQ(pool_->stats().alarms[Alarm::kReclaimStalled], 1u);
+  EXPECT_EQ(pool_->reclaim().stalled_bytes, pool_->reclaim().pending_bytes);
   // The rest of d stays referenced and counted; the pool goes on, over a restart, too.
   EXPECT_GT(pool_->space().freeing_bytes, 0u);
   EXPECT_LT(pool_->space().allocated_bytes, before);
@@ -290,6 +295,230 @@ TEST_F(ReclaimTest, DoubleFreeStallsItsJobAndNoOther) {
   EXPECT_EQ(OperationOf(stalled).state, OperationState::kStalled);
   EXPECT_OK(pool_.Create("new").status());
   pool_.Abandon();
+}
+
+TEST_F(ReclaimTest, PausedReclaimWaitsAndWritersOfAFullPoolDoNot) {
+  pool_.Reopen([](PoolOptions* options) { options->background_work = true; });
+  ASSERT_OK(pool_.Create("d", 256 << 20).status());
+  const std::string data(1 << 20, 'a');
+  uint64_t written = 0;
+  while (pool_.Write("d", written << 20, data).ok()) ++written;
+  ASSERT_OK(pool_.Flush("d").status());
+  UpdateReclaimArgs args;
+  args.paused = true;
+  ASSERT_OK(pool_.Call(&Pool::UpdateReclaim, args).status());
+  const Outcome destroyed = ValueOf(pool_.Destroy("d"));
+  ASSERT_OK(pool_.Create("e", 256 << 20).status());
+  const auto begin = std::chrono::steady_clock::now();
+  absl::Status status;
+  for (uint64_t at = 0; status.ok() && at < written; ++at) {
+    status = pool_.Write("e", at << 20, data);
+  }
+  // It used to wait write_wait_max, 30 s, for space that could not come.
+  EXPECT_CODE(status, kResourceExhausted);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
+  EXPECT_EQ(OperationOf(destroyed).state, OperationState::kPending);
+  pool_.Reopen();
+  EXPECT_TRUE(pool_->reclaim().paused);
+  args.paused = false;
+  ASSERT_OK(pool_.Call(&Pool::UpdateReclaim, args).status());
+  for (uint64_t at = 0; at < written; ++at) ASSERT_OK(pool_.Write("e", at << 20, data));
+  ASSERT_OK(pool_.Destroy("e").status());
+  ExpectEmpty();
+}
+
+TEST_F(ReclaimTest, RateIsKept) {
+  for (int i = 0; i < 10; ++i) {
+    ASSERT_OK(pool_.Create("d" + std::to_string(i)).status());
+    WriteAndFlush("d" + std::to_string(i), 0, Fill('a', 10));
+  }
+  UpdateReclaimArgs args;
+  args.rate_bytes_per_second = 1 << 20;
+  ASSERT_OK(pool_.Call(&Pool::UpdateReclaim, args).status());
+  for (int i = 0; i < 10; ++i) ASSERT_OK(pool_.Destroy("d" + std::to_string(i)).status());
+  const uint64_t bytes = pool_->reclaim().pending_bytes;
+  const auto begin = std::chrono::steady_clock::now();
+  ASSERT_OK(pool_->DrainBackground());
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  // The last round is not waited for.
+  EXPECT_GE(took.count(), static_cast<double>(bytes) / (1 << 20) * 0.6);
+  ExpectEmpty();
+}
+
+TEST_F(ReclaimTest, ProgressIsTheListsOwnAndNeverGoesBack) {
+  pool_.Reopen([](PoolOptions* options) {
+    options->reclaim_bite_runs = 10;
+    options->livelist_max_entries = 60;
+  });
+  ASSERT_OK(pool_.Create("d").status());
+  for (int i = 0; i < 40; ++i) WriteAndFlush("d", (i * 7) % 200, Fill('a', 2));
+  const LivelistInfo list = ValueOf(pool_->GetLivelist("d", 0, 100));
+  ASSERT_GT(list.sublists.size(), 1u);
+  const Outcome outcome = ValueOf(pool_.Destroy("d"));
+  EXPECT_EQ(OperationOf(outcome).total_bytes, list.total.bytes);
+  OperationInfo before = OperationOf(outcome);
+  int steps = 0;
+  while (!before.done()) {
+    ASSERT_LT(++steps, 500);
+    ASSERT_OK(Failpoints::Arm("reclaim.step=error:skip=1"));
+    const absl::Status drained = pool_->DrainBackground();
+    Failpoints::DisarmAll();
+    if (steps % 5 == 0) pool_.Crash();
+    const OperationInfo now = OperationOf(outcome);
+    EXPECT_GE(now.done_bytes, before.done_bytes);
+    EXPECT_GE(now.done_entries, before.done_entries);
+    EXPECT_LE(now.done_entries, now.total_entries);
+    EXPECT_EQ(now.total_bytes, list.total.bytes);
+    before = now;
+  }
+  EXPECT_GT(steps, 5);
+  EXPECT_EQ(before.done_bytes, list.total.bytes);
+  EXPECT_EQ(before.total_entries, list.total.entries);
+  EXPECT_EQ(before.done_entries, before.total_entries);
+  ExpectEmpty();
+}
+
+TEST_F(ReclaimTest, EstimateIsWithinAFactorOfTwoFromHalfWay) {
+  pool_.Reopen([](PoolOptions* options) {
+    options->background_work = true;
+    options->clock_ms = {};
+    options->reclaim_bite_runs = 4;
+  });
+  ASSERT_OK(pool_.Create("d", 16 << 20).status());
+  for (int i = 0; i < 100; ++i) WriteAndFlush("d", (i * 13) % 1000, Fill('a', 4));
+  UpdateReclaimArgs args;
+  args.rate_bytes_per_second = 1 << 20;
+  ASSERT_OK(pool_.Call(&Pool::UpdateReclaim, args).status());
+  const Outcome outcome = ValueOf(pool_.Destroy("d"));
+  OperationInfo half = OperationOf(outcome);
+  while (half.done_bytes * 2 < half.total_bytes) half = OperationOf(outcome);
+  const auto begin = std::chrono::steady_clock::now();
+  ASSERT_FALSE(half.done());
+  while (!OperationOf(outcome).done()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  const std::chrono::duration<double, std::milli> left = std::chrono::steady_clock::now() - begin;
+  EXPECT_GT(static_cast<double>(half.eta_ms), left.count() / 2);
+  EXPECT_LT(static_cast<double>(half.eta_ms), left.count() * 2);
+}
+
+TEST_F(ReclaimTest, LargeJobsTakeTurnsAndSmallOnesDoNotWait) {
+  pool_.Reopen([](PoolOptions* options) { options->reclaim_bite_runs = 16; });
+  std::vector<Outcome> large;
+  for (const char* name : {"x", "y"}) {
+    ASSERT_OK(pool_.Create(name, 4 << 20).status());
+    for (int i = 0; i < 100; ++i) WriteAndFlush(name, (i * 13) % 1000, Fill('a', 1));
+  }
+  for (const char* name : {"x", "y"}) large.push_back(ValueOf(pool_.Destroy(name)));
+  ASSERT_OK(pool_.Create("small").status());
+  WriteAndFlush("small", 0, Fill('s', 2));
+  const Outcome small = ValueOf(pool_.Destroy("small"));
+  bool both = false;
+  int steps = 0;
+  while (!OperationOf(large[0]).done() || !OperationOf(large[1]).done()) {
+    ASSERT_LT(++steps, 500);
+    ASSERT_OK(Failpoints::Arm("reclaim.step=error:skip=1"));
+    const absl::Status drained = pool_->DrainBackground();
+    Failpoints::DisarmAll();
+    if (steps == 2) EXPECT_TRUE(OperationOf(small).done());
+    const auto under_way = [&](const Outcome& outcome) {
+      const OperationInfo info = OperationOf(outcome);
+      return info.done_bytes > 0 && !info.done();
+    };
+    both = both || (under_way(large[0]) && under_way(large[1]));
+  }
+  EXPECT_TRUE(both);
+  ExpectEmpty();
+}
+
+TEST_F(ReclaimTest, SurvivorsAreFoundInWhateverMemoryThereIs) {
+  pool_.Reopen([](PoolOptions* options) {
+    options->reclaim_bite_runs = 50;
+    options->reclaim_memory_bytes = 4096;
+  });
+  ASSERT_OK(pool_.Create("d", 4 << 20).status());
+  for (int i = 0; i < 300; ++i) WriteAndFlush("d", (i * 37) % 1000, Fill('a', 1));
+  ASSERT_OK(pool_.Destroy("d").status());
+  ExpectEmpty();
+  EXPECT_EQ(pool_->stats().destroy_methods[DestroyMethod::kLivelist], 1u);
+}
+
+// What validate_only says comes back is what comes back.
+TEST_F(ReclaimTest, PlanOfAnySetOfSnapshotsIsExact) {
+  std::mt19937_64 random(7);
+  for (int round = 0; round < 25; ++round) {
+    const std::string name = "d" + std::to_string(round);
+    ASSERT_OK(pool_.Create(name).status());
+    for (int i = 0; i < 8; ++i) {
+      for (int write = 0; write < 3; ++write) {
+        ASSERT_OK(pool_.Write(name, random() % 60 * 4096, Fill('a', 1 + random() % 20)));
+      }
+      ASSERT_OK(pool_.Flush(name).status());
+      ASSERT_OK(pool_.Snapshot(name + "@" + std::to_string(i)).status());
+    }
+    if (round % 3 == 0) ASSERT_OK(pool_.Clone(name + "@4", name + "clone").status());
+    pool_.ExpectClean();
+    if (round % 2 == 0) ASSERT_OK(pool_.DestroySnapshot(name + "@2").status());  // dying
+    DestroySnapshotsArgs args;
+    args.defer = true;
+    for (int i = 0; i < 8; ++i) {
+      if (i != 2 && random() % 2 == 0) args.names.push_back(name + "@" + std::to_string(i));
+    }
+    if (args.names.empty()) continue;
+    args.validate_only = true;
+    const DestroyPlan plan = *ValueOf(pool_.Call(&Pool::DestroySnapshots, args)).plan;
+    args.validate_only = false;
+    const Outcome outcome = ValueOf(pool_.Call(&Pool::DestroySnapshots, args));
+    pool_.ExpectClean();
+    const uint64_t freed = outcome.operation.has_value() ? OperationOf(outcome).done_bytes : 0;
+    EXPECT_EQ(plan.freed_bytes, freed) << "round " << round;
+  }
+}
+
+TEST_F(ReclaimTest, PlanOfDatasetsCountsWhatGoesAlong) {
+  MakeLineage("base");
+  ASSERT_OK(pool_.Clone("base", "of_head").status());
+  WriteAndFlush("base", 0, Fill('x', 60));
+  ASSERT_OK(pool_.Clone("base@2", "of_deferred").status());
+  ASSERT_OK(pool_.DestroySnapshot("base@2", /*defer=*/true).status());
+  WriteAndFlush("of_head", 3, Fill('y', 10));
+  MakeLineage("other");
+  pool_.ExpectClean();
+  DestroyDatasetsArgs args;
+  args.names = {"of_head", "of_deferred", "other"};
+  args.recursive = true;
+  args.validate_only = true;
+  const DestroyPlan plan = *ValueOf(pool_.Call(&Pool::DestroyDatasets, args)).plan;
+  args.validate_only = false;
+  const uint64_t before = pool_->space().allocated_bytes;
+  const Outcome outcome = ValueOf(pool_.Call(&Pool::DestroyDatasets, args));
+  pool_.ExpectClean();
+  EXPECT_EQ(before - pool_->space().allocated_bytes, plan.freed_bytes);
+  EXPECT_EQ(OperationOf(outcome).done_bytes, plan.freed_bytes);
+  EXPECT_GT(plan.entries, 0u);
+  EXPECT_GT(plan.predicted_seconds, 0);
+}
+
+TEST_F(ReclaimTest, FreeingIsZeroSoonAfterTheOperationEnds) {
+  // The free log waited for the housekeeper's poll, up to 160 ms.
+  pool_.Reopen([](PoolOptions* options) { options->background_work = true; });
+  ASSERT_OK(pool_.Create("d").status());
+  WriteAndFlush("d", 0, Fill('a', 100));
+  std::vector<double> milliseconds;
+  for (int i = 0; i < 9; ++i) {
+    ASSERT_OK(pool_.Snapshot("d@s").status());
+    ASSERT_OK(pool_.Clone("d@s", "clone").status());
+    WriteAndFlush("clone", 0, Fill('b', 100));
+    const auto begin = std::chrono::steady_clock::now();
+    ASSERT_OK(pool_.Destroy("clone").status());
+    while (pool_->space().freeing_bytes > 0 || pool_->reclaim().pending_items > 0) {
+      std::this_thread::yield();
+    }
+    milliseconds.push_back(
+        std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin)
+            .count());
+    ASSERT_OK(pool_.DestroySnapshot("d@s").status());
+  }
+  std::sort(milliseconds.begin(), milliseconds.end());
+  EXPECT_LT(milliseconds[milliseconds.size() / 2], 80);
 }
 
 }  // namespace

@@ -57,6 +57,12 @@ PoolRecord SamplePoolRecord() {
   record.jobs = 0xd22;
   record.requests = 0xe22;
   record.freeing_sectors = 0xf22;
+  record.stalled_sectors = 0xf44;
+  record.waiting_items = 0xf55;
+  record.waiting_sectors = 0xf66;
+  record.reclaim_paused = true;
+  record.reclaim_rate_bytes_per_second = 0xf77;
+  record.reclaim_txg_budget_us = 0xf88;
   record.livelist_entries = 0x1022;
   record.livelist_sublists = 0x1122;
   record.livelist_sectors = 0x1222;
@@ -89,6 +95,12 @@ constexpr char kPoolRecordHex[] =
     "220d000000000000"  // jobs
     "220e000000000000"  // requests
     "220f000000000000"  // freeing_sectors
+    "440f000000000000"  // stalled_sectors
+    "550f000000000000"  // waiting_items
+    "660f000000000000"  // waiting_sectors
+    "01"  // reclaim_paused
+    "770f000000000000"  // reclaim_rate_bytes_per_second
+    "880f000000000000"  // reclaim_txg_budget_us
     "2210000000000000"  // livelist_entries
     "2211000000000000"  // livelist_sublists
     "2212000000000000"  // livelist_sectors
@@ -130,6 +142,7 @@ DatasetRecord SampleDatasetRecord() {
   record.create_time_ms = 0x322;
   record.revision = 0x422;
   record.doomed = true;
+  record.kept = true;
   record.tree = kTree;
   record.origin = SnapshotId{0x522};
   record.origin_txg = 0x622;
@@ -161,6 +174,7 @@ constexpr char kDatasetRecordHex[] =
     "2203000000000000"  // create_time_ms
     "2204000000000000"  // revision
     "01"  // doomed
+    "01"  // kept
     COWSHED_TREE_HEX  // tree
     "2205000000000000"  // origin
     "2206000000000000"  // origin_txg
@@ -259,6 +273,8 @@ JobRecord SampleJobRecord() {
   record.cursor_chunk = 0xe33;
   record.cursor_entry = 0xf33;
   record.left_sectors = 0x1022;
+  record.sized = true;
+  record.left_entries = 0x1044;
   record.error = "error";
   return record;
 }
@@ -284,6 +300,8 @@ constexpr char kJobRecordHex[] =
     "330e0000"  // cursor_chunk
     "330f0000"  // cursor_entry
     "2210000000000000"  // left_sectors
+    "01"  // sized
+    "4410000000000000"  // left_entries
     "05006572726f72";  // error: length, bytes
 
 RebuildRecord SampleRebuildRecord() {
@@ -315,6 +333,7 @@ OperationRecord SampleOperationRecord() {
   record.target = "target";
   record.target_count = 0x422;
   record.jobs_left = 0x522;
+  record.planned_sectors = 0x644;
   record.done_sectors = 0x622;
   record.total_sectors = 0x722;
   record.done_entries = 0x822;
@@ -324,6 +343,8 @@ OperationRecord SampleOperationRecord() {
   record.start_time_ms = 0xb22;
   record.update_time_ms = 0xc22;
   record.finish_time_ms = 0xd22;
+  record.wait_until_ms = 0xd44;
+  record.directory = DirectoryId{0xd55};
   record.txg = 0xe22;
   return record;
 }
@@ -335,6 +356,7 @@ constexpr char kOperationRecordHex[] =
     "0600746172676574"  // target: length, bytes
     "2204000000000000"  // target_count
     "2205000000000000"  // jobs_left
+    "4406000000000000"  // planned_sectors
     "2206000000000000"  // done_sectors
     "2207000000000000"  // total_sectors
     "2208000000000000"  // done_entries
@@ -344,6 +366,8 @@ constexpr char kOperationRecordHex[] =
     "220b000000000000"  // start_time_ms
     "220c000000000000"  // update_time_ms
     "220d000000000000"  // finish_time_ms
+    "440d000000000000"  // wait_until_ms
+    "550d000000000000"  // directory
     "220e000000000000";  // txg
 
 // clang-format on

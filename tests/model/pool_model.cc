@@ -395,6 +395,7 @@ void PoolModel::LetTimePass() {
   pool_->Advance(static_cast<int64_t>(1 + Below(12)));
   Drain();
   if (failed()) return;
+  EndWindows();
   // What expires first may be what keeps something else from expiring: until nothing changes.
   for (bool changed = true; changed;) {
     changed = false;
@@ -446,6 +447,12 @@ void PoolModel::DestroyEverything() {
   if (!destroyed.ok()) return Fail("destroy everything: " + destroyed.status().ToString());
   datasets_.clear();
   crowded_ = false;
+  if (!windows_.empty()) {
+    Check();
+    pool_->Advance(1000);
+    windows_.clear();
+    graveyard_.clear();
+  }
   Check();
   VerifyLists();
   if (shared()) return;

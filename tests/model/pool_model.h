@@ -58,6 +58,14 @@ struct ModelDataset {
   uint64_t size_bytes() const { return base_bytes + cells.size() * kCellBytes; }
 };
 
+// What a destroy has taken and an undestroy may bring back.
+struct ModelWindow {
+  std::string operation;
+  std::string prefix;  // of a big one that waits as a directory
+  int64_t end_ms = 0;
+  std::vector<std::shared_ptr<ModelDataset>> datasets;
+};
+
 class PoolModel {
  public:
   explicit PoolModel(uint64_t seed);
@@ -136,6 +144,16 @@ class PoolModel {
   Call DestroySnapshots();
   Call DestroyRange();
 
+  // --- undelete windows (pool_model_windows.cc) ---
+  int64_t AnyWindowMs();
+  void Take(const std::vector<Dataset>& targets, int64_t keep_ms, bool as_prefix,
+            const std::string& prefix, const Outcome& outcome);
+  bool IsKeptFor(const Snapshot& snapshot) const;  // a clone of it waits
+  void Bury();
+  void EndWindows();
+  absl::StatusCode ExpectUndestroy(const ModelWindow& window) const;
+  Call Undestroy();
+
   // --- the model's rules (pool_model_rules.cc) ---
   Dataset Find(const std::string& name) const;
   Snapshot FindSnapshot(const std::string& name) const;  // "d@s", "d@latest"
@@ -168,6 +186,8 @@ class PoolModel {
   TempPool* pool_ = nullptr;
   std::string prefix_;  // of all names: empty, or the part of a shared pool, ending in '/'
   std::vector<Dataset> datasets_;
+  std::vector<ModelWindow> windows_;
+  std::vector<Dataset> graveyard_;  // destroyed, and clones of them wait
   uint64_t empty_allocated_bytes_ = 0;
   uint32_t max_cells_ = 0;
   bool crowded_ = false;    // a pool so small that writes find it full

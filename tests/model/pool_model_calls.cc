@@ -232,7 +232,8 @@ PoolModel::Call PoolModel::Rollback() {
       return args.snapshot.empty() ? StatusCode::kFailedPrecondition : StatusCode::kNotFound;
     }
     for (const Snapshot& snapshot : NewerThan(dataset, target->txg)) {
-      const bool needed = !snapshot->holds.empty() || !ClonesOf(snapshot).empty();
+      const bool needed =
+          !snapshot->holds.empty() || !ClonesOf(snapshot).empty() || IsKeptFor(snapshot);
       if (needed || (snapshot->visible() && !args.destroy_newer)) {
         return StatusCode::kFailedPrecondition;
       }
@@ -372,6 +373,7 @@ PoolModel::Call PoolModel::Destroy() {
   args.recursive = Chance(40);
   args.cascade = Chance(crowded_ ? 30 : 10);
   args.allow_missing = Chance(20);
+  args.reclaim_after_ms = AnyWindowMs();
   const auto targets = [this, args] {
     std::vector<Dataset> found;
     for (const std::string& name : args.names) {
@@ -381,7 +383,8 @@ PoolModel::Call PoolModel::Destroy() {
   };
   Call call;
   call.text = StrCat("destroy ", args.names[0], " and ", args.names.size() - 1, " more",
-                     args.recursive ? ", recursive" : "", args.cascade ? ", cascade" : "");
+                     args.recursive ? ", recursive" : "", args.cascade ? ", cascade" : "",
+                     args.reclaim_after_ms > 0 ? ", keeping" : "");
   call.expect = [this, args, targets] {
     for (const std::string& name : args.names) {
       if (Find(name) == nullptr && !args.allow_missing) return StatusCode::kNotFound;
@@ -392,7 +395,9 @@ PoolModel::Call PoolModel::Destroy() {
   call.submit = [this, args](OutcomeCallback done) {
     (*pool_)->DestroyDatasets(args, std::nullopt, std::move(done));
   };
-  call.apply = [this, targets](const Outcome&) { RemoveDatasets(targets()); };
+  call.apply = [this, args, targets](const Outcome& outcome) {
+    Take(targets(), args.reclaim_after_ms, /*as_prefix=*/false, "", outcome);
+  };
   return call;
 }
 
@@ -400,8 +405,10 @@ PoolModel::Call PoolModel::DestroyPrefix() {
   DestroyDatasetsArgs args;
   args.prefix = Chance(50) ? prefix_ + "a" : KnownName();
   args.recursive = Chance(70);
+  args.reclaim_after_ms = AnyWindowMs();
   Call call;
-  call.text = StrCat("destroy all of ", args.prefix, args.recursive ? ", recursive" : "");
+  call.text = StrCat("destroy all of ", args.prefix, args.recursive ? ", recursive" : "",
+                     args.reclaim_after_ms > 0 ? ", keeping" : "");
   call.expect = [this, args] {
     const std::vector<Dataset> below = Subtree(args.prefix);
     if (below.empty()) return StatusCode::kNotFound;
@@ -410,7 +417,9 @@ PoolModel::Call PoolModel::DestroyPrefix() {
   call.submit = [this, args](OutcomeCallback done) {
     (*pool_)->DestroyDatasets(args, std::nullopt, std::move(done));
   };
-  call.apply = [this, args](const Outcome&) { RemoveDatasets(Subtree(args.prefix)); };
+  call.apply = [this, args](const Outcome& outcome) {
+    Take(Subtree(args.prefix), args.reclaim_after_ms, /*as_prefix=*/true, args.prefix, outcome);
+  };
   call.alone = call.drains = true;
   return call;
 }
@@ -505,7 +514,10 @@ PoolModel::Call PoolModel::DestroyRange() {
     (*pool_)->DestroySnapshots(args, std::nullopt, std::move(done));
   };
   call.apply = [this, in_range](const Outcome&) {
-    for (const Snapshot& snapshot : in_range()) RemoveSnapshot(snapshot);
+    for (const Snapshot& snapshot : in_range()) {
+      snapshot->deferred = true;  // for those with clones that wait
+      Reap(snapshot);
+    }
   };
   return call;
 }
@@ -526,6 +538,7 @@ PoolModel::Call PoolModel::RandomCall() {
   if (dice < 72) return Update();
   if (dice < 75) return Hold();
   if (dice < 80) return Release();
+  if (dice < 84 && !windows_.empty() && Chance(60)) return Undestroy();
   if (dice < 88) return Destroy();
   if (dice < 89 && !shared()) return DestroyPrefix();
   return dice < 98 ? DestroySnapshots() : DestroyRange();

@@ -72,13 +72,12 @@ bool PoolModel::CanDestroy(const std::vector<Dataset>& targets, bool recursive) 
 }
 
 void PoolModel::RemoveDatasets(const std::vector<Dataset>& targets) {
-  std::vector<Snapshot> origins;
   for (const Dataset& target : targets) {
-    if (target->origin != nullptr) origins.push_back(target->origin);
     target->volume.reset();
     std::erase(datasets_, target);
+    graveyard_.push_back(target);
   }
-  for (const Snapshot& origin : origins) Reap(origin);
+  Bury();
 }
 
 void PoolModel::RemoveSnapshot(const Snapshot& snapshot) {
@@ -88,7 +87,7 @@ void PoolModel::RemoveSnapshot(const Snapshot& snapshot) {
 // A snapshot that only waited for its last clone or hold goes with it.
 void PoolModel::Reap(const Snapshot& snapshot) {
   if (snapshot->visible() && !snapshot->deferred) return;
-  if (!snapshot->holds.empty() || !ClonesOf(snapshot).empty()) return;
+  if (!snapshot->holds.empty() || !ClonesOf(snapshot).empty() || IsKeptFor(snapshot)) return;
   RemoveSnapshot(snapshot);
 }
 

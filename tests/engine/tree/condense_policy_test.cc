@@ -126,7 +126,7 @@ TEST(CondensePolicyTest, CostlyWhenItTakesMorePagesThanNodes) {
   EXPECT_FALSE(IsCostly(list(PointerLog::kEntriesPerChunk * 1000, 1000)));
   EXPECT_TRUE(IsCostly(list(PointerLog::kEntriesPerChunk * 1000 + 1, 1000)));
   // Dropping a short one gains nothing.
-  EXPECT_FALSE(IsCostly(list(PointerLog::kEntriesPerChunk * (kCostlyMinChunks - 1), 0)));
+  EXPECT_FALSE(IsCostly(list(PointerLog::kEntriesPerChunk * kCostlyMinChunks / 2, 0)));
   EXPECT_FALSE(IsCostly({}));
 }
 
