@@ -66,6 +66,20 @@ constexpr Scalar<PoolStats> kPoolScalars[] = {
     {"cowshed_reclaim_oldest_pending_timestamp_seconds", kGauge,
      "Unix time at which the oldest pending item was destroyed; 0 when nothing is pending.",
      &PoolStats::reclaim_oldest_pending_ms, 1e-3},
+    {"cowshed_reclaim_waiting_items", kGauge,
+     "Destroyed datasets not queued yet: in their undelete window, or needed by clones that wait.",
+     &PoolStats::reclaim_waiting_items},
+    {"cowshed_reclaim_waiting_bytes", kGauge, "What the waiting items own.",
+     &PoolStats::reclaim_waiting_bytes},
+    {"cowshed_reclaim_stalled_bytes", kGauge, "Of the pending bytes, what needs a repair first.",
+     &PoolStats::reclaim_stalled_bytes},
+    {"cowshed_reclaim_paused", kGauge, "Whether reclaim is paused.", &PoolStats::reclaim_paused},
+    {"cowshed_reclaim_rate_limit_bytes_per_second", kGauge,
+     "Bytes per second that reclaim may give back; 0 without a limit.",
+     &PoolStats::reclaim_rate_limit_bytes_per_second},
+    {"cowshed_reclaim_round_budget_seconds", kGauge,
+     "What the last round of reclaim was allowed to add to its transaction group.",
+     &PoolStats::reclaim_round_budget_us, 1e-6},
     {"cowshed_lmdb_map_bytes", kGauge, "Address space of the metadata, its upper limit.",
      &PoolStats::meta_map_bytes},
     {"cowshed_lmdb_used_bytes", kGauge, "Metadata pages in use.", &PoolStats::meta_used_bytes},
@@ -110,6 +124,7 @@ constexpr std::string_view kSyncPhases[] = {"data", "tasks", "fsync", "commit", 
 constexpr std::string_view kDestroyKinds[] = {"dataset", "clone", "snapshot", "rollback"};
 constexpr std::string_view kDestroyMethods[] = {"livelist", "deadlist", "tree_walk"};
 constexpr std::string_view kReclaimFailures[] = {"damaged_list", "double_free", "io"};
+constexpr std::string_view kWindowEnds[] = {"expired", "space", "undone"};
 constexpr std::string_view kDropReasons[] = {"damaged", "costly"};
 constexpr std::string_view kResults[] = {"completed", "cancelled", "failed"};
 constexpr std::string_view kAlarms[] = {"pool_suspended",  "pool_reserve_reached",
@@ -177,14 +192,22 @@ void AddDestroyAndReclaim(const PoolStats& pool, Families& families) {
   AddPerEnum(MakeFamily("cowshed_reclaim_failures_total",
                         "Reclaim jobs that could not go on as planned.", kCounter),
              "reason", kReclaimFailures, pool.reclaim_failures, families);
+  AddPerEnum(MakeFamily("cowshed_undelete_window_ends_total",
+                        "Undelete windows that ended: by their time, early for space, or by an "
+                        "undestroy.",
+                        kCounter),
+             "reason", kWindowEnds, pool.window_ends, families);
   AddHistograms(MakeFamily("cowshed_reclaim_latency_seconds",
                            "From the acknowledged destroy to the last sector free, restarts "
                            "included.",
                            MetricType::Histogram),
                 "kind", kDestroyKinds, pool.reclaim_seconds, families);
   AddHistogramFamily("cowshed_reclaim_batch_duration_seconds",
-                     "Time that one bite of reclaim took in its transaction group.",
+                     "Time of one round of reclaim, from its preparation until it was durable.",
                      pool.reclaim_batch_seconds, families);
+  AddHistogramFamily("cowshed_reclaim_txg_duration_seconds",
+                     "What one round of reclaim added to its transaction group.",
+                     pool.reclaim_txg_seconds, families);
 }
 
 void AddLivelists(const PoolStats& pool, Families& families) {

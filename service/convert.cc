@@ -12,7 +12,7 @@ using engine::Outcome;
 // The wire's enums have the numbers of the engine's.
 static_assert(v1::DATASET_STATE_EXPIRED == static_cast<int>(engine::DatasetState::kExpired));
 static_assert(v1::OPERATION_KIND_EXPIRE == static_cast<int>(engine::OperationKind::kExpire));
-static_assert(v1::OPERATION_STATE_STALLED == static_cast<int>(engine::OperationState::kStalled));
+static_assert(v1::OPERATION_STATE_UNDONE == static_cast<int>(engine::OperationState::kUndone));
 static_assert(v1::BLOCKER_KIND_NAME_COLLISION ==
               static_cast<int>(engine::BlockerKind::kNameCollision));
 
@@ -45,6 +45,8 @@ void FillDestroy(const Outcome& outcome, Tokens& tokens, Reply* out) {
   to->set_deferred_count(plan.deferred_count);
   to->set_freed_bytes(plan.freed_bytes);
   for (const auto& name : plan.names) to->add_names(name);
+  to->set_entries(plan.entries);
+  to->set_predicted_seconds(plan.predicted_seconds);
   if (outcome.count == 0) to->set_plan_etag(plan.plan_etag);  // else it is done, not planned
   if (plan.blockers.total > 0) FillBlockers(plan.blockers, tokens, to->mutable_blockers());
 }
@@ -75,6 +77,7 @@ void Fill(const engine::DatasetInfo& info, v1::Dataset* out) {
   out->set_block_size_bytes(info.block_bytes);
   out->set_origin(info.origin);
   out->set_origin_uid(info.origin_uid);
+  out->set_parent(info.parent);
   out->mutable_labels()->insert(info.labels.begin(), info.labels.end());
   out->set_etag(info.etag);
   if (info.quota_bytes) out->set_quota_bytes(*info.quota_bytes);
@@ -137,6 +140,7 @@ void Fill(const engine::OperationInfo& info, v1::Operation* out) {
   IfTime(info.start_time_ms, [&](auto time) { *out->mutable_start_time() = time; });
   IfTime(info.update_time_ms, [&](auto time) { *out->mutable_update_time() = time; });
   IfTime(info.finish_time_ms, [&](auto time) { *out->mutable_finish_time() = time; });
+  IfTime(info.wait_until_ms, [&](auto time) { *out->mutable_wait_until() = time; });
   out->set_txg(info.txg);
 }
 
@@ -153,6 +157,21 @@ void Fill(const engine::SublistInfo& info, v1::Sublist* out) {
   out->set_blocks(info.blocks);
   out->set_bytes(info.bytes);
   out->set_logs(info.logs);
+  out->set_allocated_blocks(info.allocated_blocks);
+}
+
+void Fill(const engine::ReclaimInfo& info, v1::Reclaim* out) {
+  out->set_paused(info.paused);
+  out->set_rate_bytes_per_second(info.rate_bytes_per_second);
+  out->mutable_txg_budget()->set_seconds(static_cast<int64_t>(info.txg_budget_us / 1000000));
+  out->mutable_txg_budget()->set_nanos(static_cast<int32_t>(info.txg_budget_us % 1000000) * 1000);
+  out->set_pending_count(info.pending_items);
+  out->set_pending_bytes(info.pending_bytes);
+  out->set_stalled_bytes(info.stalled_bytes);
+  out->set_waiting_count(info.waiting_items);
+  out->set_waiting_bytes(info.waiting_bytes);
+  IfTime(info.oldest_pending_ms, [&](auto time) { *out->mutable_oldest_pending_time() = time; });
+  IfTime(info.next_window_end_ms, [&](auto time) { *out->mutable_next_window_end_time() = time; });
 }
 
 void Fill(const engine::CheckReport& report, v1::CheckResponse* out) {
@@ -201,6 +220,13 @@ void Fill(const Outcome& outcome, Tokens& tokens, v1::DestroyDatasetsResponse* o
 
 void Fill(const Outcome& outcome, Tokens& tokens, v1::DestroySnapshotsResponse* out) {
   FillDestroy(outcome, tokens, out);
+}
+
+void Fill(const Outcome& outcome, Tokens&, v1::UndestroyResponse* out) {
+  out->set_txg(outcome.txg);
+  out->set_count(outcome.count);
+  for (const auto& dataset : outcome.datasets) Fill(dataset, out->add_datasets());
+  FillOperation(outcome, out);
 }
 
 void Fill(const Outcome& outcome, Tokens&, v1::HoldSnapshotResponse* out) {

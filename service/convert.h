@@ -32,6 +32,7 @@ void Fill(const engine::HoldInfo& info, v1::Hold* out);
 void Fill(const engine::OperationInfo& info, v1::Operation* out);
 void Fill(const engine::Blocker& blocker, v1::Blocker* out);
 void Fill(const engine::SublistInfo& info, v1::Sublist* out);
+void Fill(const engine::ReclaimInfo& info, v1::Reclaim* out);
 void Fill(const engine::CheckReport& report, v1::CheckResponse* out);
 
 // What a lifecycle call answers. Plans need the tokens for their list of blockers.
@@ -41,6 +42,7 @@ void Fill(const engine::Outcome& outcome, Tokens& tokens, v1::CreateSnapshotsRes
 void Fill(const engine::Outcome& outcome, Tokens& tokens, v1::CloneDatasetResponse* out);
 void Fill(const engine::Outcome& outcome, Tokens& tokens, v1::DestroyDatasetsResponse* out);
 void Fill(const engine::Outcome& outcome, Tokens& tokens, v1::DestroySnapshotsResponse* out);
+void Fill(const engine::Outcome& outcome, Tokens& tokens, v1::UndestroyResponse* out);
 void Fill(const engine::Outcome& outcome, Tokens& tokens, v1::HoldSnapshotResponse* out);
 void Fill(const engine::Outcome& outcome, Tokens& tokens, v1::ReleaseHoldResponse* out);
 void Fill(const engine::Outcome& outcome, Tokens& tokens, v1::RollbackDatasetResponse* out);

@@ -41,6 +41,11 @@ Reactor* DatasetServiceImpl::DestroySnapshots(Rpc* rpc, const v1::DestroySnapsho
   return Lifecycle(context_, rpc, request, reply, &Pool::DestroySnapshots);
 }
 
+Reactor* DatasetServiceImpl::Undestroy(Rpc* rpc, const v1::UndestroyRequest* request,
+                                       v1::UndestroyResponse* reply) {
+  return Lifecycle(context_, rpc, request, reply, &Pool::Undestroy);
+}
+
 Reactor* DatasetServiceImpl::HoldSnapshot(Rpc* rpc, const v1::HoldSnapshotRequest* request,
                                           v1::HoldSnapshotResponse* reply) {
   return Lifecycle(context_, rpc, request, reply, &Pool::HoldSnapshot);

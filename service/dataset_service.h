@@ -38,6 +38,8 @@ class DatasetServiceImpl final : public v1::DatasetService::CallbackService {
                            v1::DestroyDatasetsResponse* reply) override;
   Reactor* DestroySnapshots(Rpc* rpc, const v1::DestroySnapshotsRequest* request,
                             v1::DestroySnapshotsResponse* reply) override;
+  Reactor* Undestroy(Rpc* rpc, const v1::UndestroyRequest* request,
+                     v1::UndestroyResponse* reply) override;
   Reactor* HoldSnapshot(Rpc* rpc, const v1::HoldSnapshotRequest* request,
                         v1::HoldSnapshotResponse* reply) override;
   Reactor* ReleaseHold(Rpc* rpc, const v1::ReleaseHoldRequest* request,

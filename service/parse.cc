@@ -100,6 +100,17 @@ absl::StatusOr<int64_t> ParseExpiry(const Request& request) {
   return 0;
 }
 
+// A length of time that may be 0.
+absl::StatusOr<int64_t> ParseMicroseconds(std::string_view field,
+                                          const google::protobuf::Duration& duration) {
+  constexpr int64_t kMaxSeconds = int64_t{366} * 86400;
+  if (duration.nanos() < 0 || duration.nanos() > 999999999 || duration.seconds() < 0 ||
+      duration.seconds() > kMaxSeconds) {
+    return InvalidField(field, "is negative or too long");
+  }
+  return duration.seconds() * 1000000 + (duration.nanos() + 999) / 1000;
+}
+
 absl::Status CheckNameCount(int count) {
   if (count <= static_cast<int>(engine::kMaxNamesPerCall)) return absl::OkStatus();
   return Error(absl::StatusCode::kInvalidArgument, v1::TOO_MANY_NAMES,
@@ -251,6 +262,28 @@ absl::StatusOr<engine::DestroyDatasetsArgs> Parse(const v1::DestroyDatasetsReque
   args.validate_only = request.validate_only();
   args.plan_etag = request.plan_etag();
   args.etags = {request.etags().begin(), request.etags().end()};
+  ASSIGN_OR_RETURN(const int64_t window_us,
+                   ParseMicroseconds("reclaim_after", request.reclaim_after()));
+  args.reclaim_after_ms = (window_us + 999) / 1000;
+  return args;
+}
+
+absl::StatusOr<UndestroyArgs> Parse(const v1::UndestroyRequest& request) {
+  RETURN_IF_ERROR(CheckRequestId(request));
+  return UndestroyArgs(request.operation());
+}
+
+absl::StatusOr<engine::UpdateReclaimArgs> Parse(const v1::UpdateReclaimRequest& request) {
+  engine::UpdateReclaimArgs args;
+  if (request.has_paused()) args.paused = request.paused();
+  if (request.has_rate_bytes_per_second()) {
+    args.rate_bytes_per_second = request.rate_bytes_per_second();
+  }
+  if (request.has_txg_budget()) {
+    ASSIGN_OR_RETURN(const int64_t budget_us,
+                     ParseMicroseconds("txg_budget", request.txg_budget()));
+    args.txg_budget_us = static_cast<uint64_t>(budget_us);
+  }
   return args;
 }
 

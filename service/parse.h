@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "cowshed/v1/dataset.pb.h"
 #include "cowshed/v1/operation.pb.h"
+#include "cowshed/v1/pool.pb.h"
 #include "cowshed/v1/snapshot.pb.h"
 #include "engine/pool.h"
 #include "service/tokens.h"
@@ -27,6 +28,7 @@ inline constexpr uint32_t kMaxPageSize = 1000;
 int64_t NowMs();
 
 // Positional arguments of the verbs that have no struct of their own.
+using UndestroyArgs = std::tuple<std::string>;                                // operation
 using ReleaseHoldArgs = std::tuple<std::string, std::string>;                 // snapshot, tag
 using PromoteDatasetArgs = std::tuple<std::string, std::string>;              // name, etag
 using RenameDatasetArgs = std::tuple<std::string, std::string, std::string>;  // name, new, etag
@@ -38,6 +40,8 @@ absl::StatusOr<engine::CreateSnapshotsArgs> Parse(const v1::CreateSnapshotsReque
 absl::StatusOr<engine::CloneDatasetArgs> Parse(const v1::CloneDatasetRequest& request);
 absl::StatusOr<engine::DestroyDatasetsArgs> Parse(const v1::DestroyDatasetsRequest& request);
 absl::StatusOr<engine::DestroySnapshotsArgs> Parse(const v1::DestroySnapshotsRequest& request);
+absl::StatusOr<UndestroyArgs> Parse(const v1::UndestroyRequest& request);
+absl::StatusOr<engine::UpdateReclaimArgs> Parse(const v1::UpdateReclaimRequest& request);
 absl::StatusOr<engine::HoldSnapshotArgs> Parse(const v1::HoldSnapshotRequest& request);
 absl::StatusOr<ReleaseHoldArgs> Parse(const v1::ReleaseHoldRequest& request);
 absl::StatusOr<engine::RollbackDatasetArgs> Parse(const v1::RollbackDatasetRequest& request);

@@ -16,7 +16,7 @@ namespace {
 using engine::Alarm;
 using Reactor = grpc::ServerUnaryReactor;
 
-constexpr uint32_t kApiRevision = 1;
+constexpr uint32_t kApiRevision = 2;  // 2: Undestroy, UpdateReclaim
 
 void FillPool(const engine::Pool& pool, v1::Pool* out) {
   const engine::PoolStats& stats = pool.stats();
@@ -47,6 +47,7 @@ void FillPool(const engine::Pool& pool, v1::Pool* out) {
   out->set_read_bytes_total(stats.read_bytes);
   out->set_written_bytes_total(stats.write_bytes);
   out->set_freed_bytes_total(stats.reclaim_freed_bytes);
+  Fill(pool.reclaim(), out->mutable_reclaim());
   // The names under which the metrics know them, see cowshed_alarm_active.
   constexpr std::pair<Alarm, const char*> kNames[] = {
       {Alarm::kPoolSuspended, "pool_suspended"},
@@ -73,8 +74,10 @@ uint64_t Less(uint64_t whole, uint64_t part) { return whole - std::min(whole, pa
 
 void FillPoolSpace(const engine::SpaceInfo& space, v1::GetSpaceResponse* out) {
   out->set_total_bytes(space.capacity_bytes);
-  AddPart(v1::SPACE_KIND_USED, Less(space.allocated_bytes, space.freeing_bytes), "", out);
+  AddPart(v1::SPACE_KIND_USED,
+          Less(space.allocated_bytes, space.freeing_bytes + space.waiting_bytes), "", out);
   AddPart(v1::SPACE_KIND_FREEING, space.freeing_bytes, "", out);
+  AddPart(v1::SPACE_KIND_WAITING, space.waiting_bytes, "", out);
   // All that is neither allocated nor available is kept back: the reserve, and what the host lacks.
   AddPart(v1::SPACE_KIND_RESERVE,
           Less(space.capacity_bytes, space.allocated_bytes + space.available_bytes), "", out);
@@ -121,6 +124,11 @@ void FillLivelist(const engine::LivelistInfo& info, v1::GetLivelistResponse* out
   out->set_total_blocks(info.total.blocks);
   out->set_total_bytes(info.total.bytes);
   out->set_txg(info.txg);
+  const uint64_t logged = info.total.allocated_blocks;
+  out->set_total_allocated_blocks(logged);
+  const double freed = static_cast<double>(Less(logged, info.total.blocks));
+  out->set_garbage_ratio(logged == 0 ? 0 : freed / static_cast<double>(logged));
+  out->set_destroy_seconds(info.destroy_seconds);
 }
 
 }  // namespace
@@ -162,6 +170,26 @@ Reactor* PoolServiceImpl::GetPool(Rpc* rpc, const v1::GetPoolRequest* request, v
     FillPool(context_.pool, to);
     return absl::OkStatus();
   });
+}
+
+Reactor* PoolServiceImpl::UpdateReclaim(Rpc* rpc, const v1::UpdateReclaimRequest* request,
+                                        v1::UpdateReclaimResponse* reply) {
+  return Deferred(
+      context_, rpc, context_.control, Effect::kChanges, request, reply,
+      [this](const auto& from, v1::UpdateReclaimResponse* to, Done done) {
+        auto args = Parse(from);
+        if (!args.ok()) return done(args.status());
+        context_.pool.UpdateReclaim(
+            *std::move(args), std::nullopt,
+            context_.Counted([this, to, done = std::move(done)](
+                                 const absl::StatusOr<engine::Outcome>& outcome) mutable {
+              if (outcome.ok()) {
+                to->set_txg(outcome->txg);
+                Fill(context_.pool.reclaim(), to->mutable_reclaim());
+              }
+              done(outcome.status());
+            }));
+      });
 }
 
 Reactor* PoolServiceImpl::GetSpace(Rpc* rpc, const v1::GetSpaceRequest* request,

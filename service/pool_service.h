@@ -23,6 +23,8 @@ class PoolServiceImpl final : public v1::PoolService::CallbackService {
   Reactor* GetServerInfo(Rpc* rpc, const v1::GetServerInfoRequest* request,
                          v1::GetServerInfoResponse* reply) override;
   Reactor* GetPool(Rpc* rpc, const v1::GetPoolRequest* request, v1::Pool* reply) override;
+  Reactor* UpdateReclaim(Rpc* rpc, const v1::UpdateReclaimRequest* request,
+                         v1::UpdateReclaimResponse* reply) override;
   Reactor* GetSpace(Rpc* rpc, const v1::GetSpaceRequest* request,
                     v1::GetSpaceResponse* reply) override;
   Reactor* GetLivelist(Rpc* rpc, const v1::GetLivelistRequest* request,

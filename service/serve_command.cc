@@ -70,6 +70,12 @@ absl::StatusOr<ServerOptions> ServerOptionsOf(const ServeOptions& options) {
 absl::Status Run(const ServeOptions& options) {
   ASSIGN_OR_RETURN(auto server_options, ServerOptionsOf(options));
   ASSIGN_OR_RETURN(const auto pool, engine::Pool::Open(options.pool));
+  const uint64_t wanted = options.pool.capacity_bytes / engine::kSectorBytes * engine::kSectorBytes;
+  const uint64_t capacity = pool->space().capacity_bytes;
+  if (wanted != 0 && wanted != capacity) {
+    spdlog::warn("--capacity {} is ignored: the pool exists and has a capacity of {} bytes", wanted,
+                 capacity);
+  }
   metrics::ServiceStats stats;
   const auto rpc_metrics = std::make_shared<metrics::RpcMetrics>(Server::Methods());
   ASSIGN_OR_RETURN(const auto server,

@@ -36,7 +36,7 @@ class PoolServiceTest : public ServerTest {
 TEST_F(PoolServiceTest, ServerInfoNamesBootPoolAndLimits) {
   const auto info = Call(pools(), &Pools::GetServerInfo, "");
   EXPECT_EQ(info.version(), COWSHED_VERSION);
-  EXPECT_EQ(info.api_revision(), 1u);
+  EXPECT_EQ(info.api_revision(), 2u);
   EXPECT_EQ(info.pool_uid(), pool_->uid());
   EXPECT_EQ(info.boot_id(), server_->boot_id());
   EXPECT_EQ(info.boot_id().size(), 32u);
@@ -69,7 +69,7 @@ TEST_F(PoolServiceTest, PoolCountsWhatItHolds) {
 TEST_F(PoolServiceTest, SpaceAddsUp) {
   Create("a");
   Write("a", 0, std::string(1 << 20, 'x'));
-  EXPECT_EQ(Space("").parts_size(), 4);
+  EXPECT_EQ(Space("").parts_size(), 5);
   Snapshot({"a@1"});
   Write("a", 0, std::string(100000, 'y'));
   Snapshot({"a@2"});

@@ -25,7 +25,7 @@ def test_help_names_every_verb(cow: Cow) -> None:
     text = cow("--help").text
     for verb in (
         "create list show tree snapshot clone renew reset rollback promote rename resize label"
-        " destroy hold release import export read write discard diff ops pool space livelist top"
+        " destroy undestroy hold release import export read write discard diff ops pool space livelist top"
         " version"
     ).split():
         assert re.search(rf"^  {verb}\b", text, re.MULTILINE), verb
@@ -185,6 +185,35 @@ def test_destroy_snapshots_and_holds(cow: Cow, base: str) -> None:
     assert cow("destroy", f"{base}@gone", "--allow-missing").status == 0
 
 
+def test_destroy_keep_and_undestroy(cow: Cow, client: cowshed.Client, base: str) -> None:
+    uid = client.create(base, MIB).uid
+    client.write(base, 0, b"kept")
+    [[operation, *_]] = cow("destroy", base, "--keep", "1h").lines
+    assert list(client.list(base)) == []
+    [row] = cow("ops", operation).lines
+    assert row[2] == "waiting"
+    assert cow("destroy", f"{base}@s", "--keep", "1h").status == 2
+    [[name, count, txg]] = cow("undestroy", operation).lines
+    assert name == operation and count == "1" and int(txg) > 0
+    assert client.get(base).uid == uid and client.read(base, 0, 4) == b"kept"
+    again = cow("undestroy", operation, "--json")
+    assert again.status == 1 and again.json["error"]["reason"] == "RECLAIM_BEGUN"
+
+
+def test_pool_reclaim_shows_and_changes(cow: Cow) -> None:
+    shown = dict(cow("pool", "reclaim").lines)
+    assert shown["paused"] == "false" and shown["rate_bytes_per_second"] == "0"
+    try:
+        changed = cow("pool", "reclaim", "--pause", "--rate", "10M", "--budget", "0.5", "--json").json
+        assert changed["paused"] is True and changed["rate_bytes_per_second"] == 10 * MIB
+        assert dict(cow("pool").lines)["reclaim.paused"] == "true"
+        kept = cow("pool", "reclaim", "--resume", "--json").json
+        assert kept["paused"] is False and kept["rate_bytes_per_second"] == 10 * MIB
+    finally:
+        cow("pool", "reclaim", "--resume", "--rate", "0", "--budget", "0")
+    assert cow("pool", "reclaim", "--budget", "2000").status == 1
+
+
 def test_tree_shows_lineage(cow: Cow, client: cowshed.Client, base: str) -> None:
     client.create(f"{base}/golden", MIB)
     client.snapshot(f"{base}/golden@v1")
@@ -196,11 +225,13 @@ def test_tree_shows_lineage(cow: Cow, client: cowshed.Client, base: str) -> None
             [f"{base}/golden", "-"],
             [f"{base}/golden@v1", f"{base}/golden"],
             [f"{base}/alice", f"{base}/golden@v1"],
-            [f"{base}/bob", "-"],
+            # A clone of a head was shown as a root: its origin is hidden.
+            [f"{base}/bob", f"{base}/golden"],
         ]
     )
     trees = {tree["name"]: tree for tree in cow("tree", base, "--json").json["trees"]}
-    [snapshot] = trees[f"{base}/golden"]["children"]
+    snapshot, bob = trees[f"{base}/golden"]["children"]
+    assert bob["name"] == f"{base}/bob"
     assert [child["name"] for child in snapshot["children"]] == [f"{base}/alice"]
 
 

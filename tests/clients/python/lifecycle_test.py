@@ -117,6 +117,38 @@ def test_clone_of_a_head_has_a_hidden_origin(client: cowshed.Client, base: str) 
     assert clone.is_clone and clone.labels == {"k": "v"} and clone.expire_time is not None
     assert client.read(clone, 0, 3) == b"now"
     assert list(client.list_snapshots(base)) == []
+    assert clone.origin == "" and clone.parent == base
+
+
+def test_what_was_kept_comes_back(client: cowshed.Client, base: str) -> None:
+    made = client.create(f"{base}/a", MIB, labels={"k": "v"})
+    client.write(made, 0, b"kept")
+    client.snapshot(f"{base}/a@s")
+    operation = client.destroy(f"{base}/a", recursive=True, keep=timedelta(hours=1))
+    assert operation.info.state is cowshed.OperationState.WAITING and not operation.info.done
+    assert operation.info.wait_until is not None
+    assert client.pool().reclaim.waiting_count >= 1
+    [back] = client.undestroy(operation.name)
+    assert back.uid == made.uid and back.labels == {"k": "v"} and back.snapshot_count == 1
+    assert client.read(f"{base}/a@s", 0, 4) == b"kept"
+    assert client.operation(operation.name).info.state is cowshed.OperationState.UNDONE
+    with pytest.raises(cowshed.PreconditionError) as caught:
+        client.undestroy(operation.name)
+    assert caught.value.reason == "RECLAIM_BEGUN"
+    prefix = client.destroy_prefix(base, recursive=True, keep=60)
+    client.create(f"{base}/a", MIB)
+    with pytest.raises(cowshed.AlreadyExistsError):
+        client.undestroy(prefix.name)
+
+
+def test_reclaim_can_be_told_how_to_run(client: cowshed.Client) -> None:
+    try:
+        changed = client.update_reclaim(rate_bytes_per_second=MIB, txg_budget=0.001)
+        assert changed.rate_bytes_per_second == MIB and changed.txg_budget.nanos == 1_000_000
+        assert not client.update_reclaim(paused=False).paused
+        assert client.pool().reclaim.rate_bytes_per_second == MIB
+    finally:
+        client.update_reclaim(rate_bytes_per_second=0, txg_budget=0)
 
 
 def test_clone_can_replace_in_one_step(client: cowshed.Client, base: str) -> None:

@@ -217,6 +217,7 @@ def destroy(
     validate_only: bool = False,
     plan_etag: str = "",
     etags: Mapping[str, str] | None = None,
+    keep: Span = 0.0,
 ) -> Call[dataset_pb2.DestroyDatasetsResponse]:
     """DatasetService.DestroyDatasets."""
     request = dataset_pb2.DestroyDatasetsRequest(
@@ -228,9 +229,16 @@ def destroy(
         validate_only=validate_only,
         plan_etag=plan_etag,
         etags=etags,
+        reclaim_after=to_duration(keep),
         request_id="" if validate_only else _id(),
     )
     return _dataset("DestroyDatasets", request, dataset_pb2.DestroyDatasetsResponse)
+
+
+def undestroy(operation: str) -> Call[dataset_pb2.UndestroyResponse]:
+    """DatasetService.Undestroy."""
+    request = dataset_pb2.UndestroyRequest(operation=operation, request_id=_id())
+    return _dataset("Undestroy", request, dataset_pb2.UndestroyResponse)
 
 
 def rollback(
@@ -520,6 +528,21 @@ def server_info() -> Call[pool_pb2.GetServerInfoResponse]:
 def pool() -> Call[pool_pb2.Pool]:
     """PoolService.GetPool."""
     return _pool("GetPool", pool_pb2.GetPoolRequest(), pool_pb2.Pool)
+
+
+def update_reclaim(
+    *,
+    paused: bool | None = None,
+    rate_bytes_per_second: int | None = None,
+    txg_budget: Span | None = None,
+) -> Call[pool_pb2.UpdateReclaimResponse]:
+    """PoolService.UpdateReclaim: what is None stays as it is."""
+    request = pool_pb2.UpdateReclaimRequest(txg_budget=to_duration(txg_budget))
+    if paused is not None:
+        request.paused = paused
+    if rate_bytes_per_second is not None:
+        request.rate_bytes_per_second = rate_bytes_per_second
+    return _pool("UpdateReclaim", request, pool_pb2.UpdateReclaimResponse)
 
 
 def space(name: Name = "") -> Call[pool_pb2.GetSpaceResponse]:

@@ -241,6 +241,7 @@ class Client:
         allow_missing: bool = False,
         plan_etag: str = "",
         etags: Mapping[str, str] | None = None,
+        keep: Span = 0.0,
     ) -> Operation:
         """Destroys datasets, all or none. Their names are free at once.
 
@@ -250,6 +251,7 @@ class Client:
             allow_missing: names that do not exist are fine.
             plan_etag: of `plan_destroy`: only if that plan still holds.
             etags: expected etags by name.
+            keep: for how long `undestroy` can bring them back, at most 30 days.
 
         Returns:
             the operation that gives their space back; `.wait(60)` waits for it.
@@ -263,6 +265,7 @@ class Client:
             allow_missing=allow_missing,
             plan_etag=plan_etag,
             etags=etags,
+            keep=keep,
         )
         reply = self.call(call)
         return self._operation(reply.operation if reply.HasField("operation") else None)
@@ -275,6 +278,7 @@ class Client:
         cascade: bool = False,
         allow_missing: bool = False,
         plan_etag: str = "",
+        keep: Span = 0.0,
     ) -> Operation:
         """Destroys a whole subtree: `prefix` and everything below it. See `destroy`."""
         call = calls.destroy(
@@ -283,6 +287,7 @@ class Client:
             cascade=cascade,
             allow_missing=allow_missing,
             plan_etag=plan_etag,
+            keep=keep,
         )
         reply = self.call(call)
         return self._operation(reply.operation if reply.HasField("operation") else None)
@@ -305,6 +310,18 @@ class Client:
             validate_only=True,
         )
         return self.call(call).plan
+
+    def undestroy(self, operation: str) -> tuple[Dataset, ...]:
+        """Brings back what a `destroy` with `keep` took away, all of it; its name is `operation`.
+
+        Returns:
+            the datasets (of very many the first 100).
+
+        Raises PreconditionError once reclaim has begun or the origin of one has gone,
+        AlreadyExistsError where a name is taken.
+        """
+        reply = self.call(calls.undestroy(operation))
+        return tuple(map(Dataset.from_proto, reply.datasets))
 
     def rollback(
         self,
@@ -538,6 +555,19 @@ class Client:
     def pool(self) -> pool_pb2.Pool:
         """The state of the pool."""
         return self.call(calls.pool())
+
+    def update_reclaim(
+        self,
+        *,
+        paused: bool | None = None,
+        rate_bytes_per_second: int | None = None,
+        txg_budget: Span | None = None,
+    ) -> pool_pb2.Reclaim:
+        """Changes how reclaim runs; what is None stays as it is, a rate of 0 is no limit."""
+        call = calls.update_reclaim(
+            paused=paused, rate_bytes_per_second=rate_bytes_per_second, txg_budget=txg_budget
+        )
+        return (self.call(call)).reclaim
 
     def space(self, name: Name = "") -> pool_pb2.GetSpaceResponse:
         """Where the space of the pool, a dataset or a snapshot went."""

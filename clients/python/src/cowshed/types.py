@@ -80,6 +80,8 @@ class OperationState(enum.Enum):
     SUCCEEDED = 3
     FAILED = 4
     STALLED = 5
+    WAITING = 6
+    UNDONE = 7
 
 
 class OperationKind(enum.Enum):
@@ -116,6 +118,7 @@ class Dataset:
     logical_bytes: int
     snapshot_count: int
     clone_count: int
+    parent: str = ""
 
     @property
     def is_clone(self) -> bool:
@@ -145,6 +148,7 @@ class Dataset:
             logical_bytes=m.logical_bytes,
             snapshot_count=m.snapshot_count,
             clone_count=m.clone_count,
+            parent=m.parent,
         )
 
 
@@ -286,6 +290,7 @@ class OperationInfo:
     start_time: datetime | None = None
     update_time: datetime | None = None
     finish_time: datetime | None = None
+    wait_until: datetime | None = None
     txg: int = 0
     error: error_pb2.Status | None = field(default=None, repr=False)
 
@@ -313,12 +318,18 @@ class OperationInfo:
             start_time=to_datetime(m, "start_time"),
             update_time=to_datetime(m, "update_time"),
             finish_time=to_datetime(m, "finish_time"),
+            wait_until=to_datetime(m, "wait_until"),
             txg=m.txg,
             error=m.error if m.HasField("error") else None,
         )
 
 
-_ENDED = (OperationState.SUCCEEDED, OperationState.FAILED, OperationState.STALLED)
+_ENDED = (
+    OperationState.SUCCEEDED,
+    OperationState.FAILED,
+    OperationState.STALLED,
+    OperationState.UNDONE,
+)
 
 NOTHING_TO_DO = OperationInfo("", OperationKind.UNSPECIFIED, OperationState.SUCCEEDED)
 """The operation of a call that left no work behind."""

@@ -14,7 +14,7 @@ import click
 from cowshed import errors
 from cowshed.channel import Tls
 from cowshed.cli import datasets, destroy, inspect, snapshots, transfer
-from cowshed.cli.base import App, Verb, Verbs, output_options
+from cowshed.cli.base import App, Verb, VerbGroup, Verbs, output_options
 from cowshed.cli.output import Json, dump
 from cowshed.types import Blocker
 
@@ -65,7 +65,7 @@ def cli(
 cli.params.extend(output_options())
 for _module in (datasets, destroy, snapshots, transfer, inspect):
     for _verb in vars(_module).values():
-        if isinstance(_verb, Verb):
+        if isinstance(_verb, (Verb, VerbGroup)) and _verb.name != "reclaim":
             cli.add_command(_verb)
 
 

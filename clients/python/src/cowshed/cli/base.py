@@ -171,6 +171,16 @@ class Verb(click.Command):
         self.params.extend(output_options())
 
 
+class VerbGroup(click.Group):
+    """A command of `cow` that has commands of its own, and does something without one."""
+
+    command_class = Verb
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, invoke_without_command=True, **kwargs)
+        self.params.extend(output_options())
+
+
 class Verbs(click.Group):
     """The commands of `cow`."""
 

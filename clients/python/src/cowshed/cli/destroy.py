@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from datetime import timedelta
 
 import click
 
 from cowshed import calls
-from cowshed.cli.base import NAME, App, Verb, pass_app
+from cowshed.cli.base import NAME, SPAN, App, Verb, pass_app
 from cowshed.cli.output import human_bytes
 from cowshed.operation import Operation
 from cowshed.types import OperationInfo
@@ -28,6 +29,7 @@ class Target:
     cascade: bool
     defer: bool
     allow_missing: bool
+    keep: timedelta
 
     @property
     def snapshots(self) -> bool:
@@ -47,6 +49,8 @@ class Target:
             raise click.UsageError("destroy datasets and snapshots in two calls")
         if self.snapshots and (self.recursive or self.cascade):
             raise click.UsageError("--recursive and --cascade are for datasets")
+        if self.keep and self.snapshots:
+            raise click.UsageError("--keep is for datasets")
         if self.defer and not self.snapshots:
             raise click.UsageError("--defer is for snapshots")
         if any("%" in name for name in self.names) and len(self.names) > 1:
@@ -64,6 +68,7 @@ class Target:
                     allow_missing=self.allow_missing,
                     validate_only=validate_only,
                     plan_etag=plan_etag,
+                    keep=self.keep,
                 )
             )
         names, dataset, first, last = self.names, "", "", ""
@@ -92,6 +97,9 @@ class Target:
 @click.option("--cascade", is_flag=True, help="Destroy the clones of these, too.")
 @click.option("--defer", is_flag=True, help="Snapshots in use go with their last clone and hold.")
 @click.option("--allow-missing", is_flag=True, help="Names that do not exist are fine.")
+@click.option(
+    "--keep", type=SPAN, default="0s", help="For this long `cow undestroy` brings them back."
+)
 @click.option("-n", "--dry-run", is_flag=True, help="Only say what would be destroyed.")
 @click.option("--wait", is_flag=True, help="Wait until the space is given back.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
@@ -104,6 +112,7 @@ def destroy(
     cascade: bool,
     defer: bool,
     allow_missing: bool,
+    keep: timedelta,
     dry_run: bool,
     wait: bool,
     yes: bool,
@@ -113,7 +122,7 @@ def destroy(
     Names are free at once, the space comes back in the background. All are destroyed or none.
     --prefix, --cascade and ranges ask first on a terminal, and need --yes elsewhere.
     """
-    target = Target(names, prefix, recursive, cascade, defer, allow_missing)
+    target = Target(names, prefix, recursive, cascade, defer, allow_missing, keep)
     target.check()
     if dry_run:
         reply = target.send(app, validate_only=True)
@@ -127,6 +136,20 @@ def destroy(
         reply.operation.CopyFrom(wait_for(app, reply.operation))
     operation = reply.operation
     app.done(reply, _sentence(target, operation), operation.name, reply.txg)
+
+
+@click.command(cls=Verb)
+@click.argument("operation")
+@pass_app
+def undestroy(app: App, operation: str) -> None:
+    """Bring back everything that the OPERATION of a `destroy --keep` took away.
+
+    Columns in a pipe: operation, datasets, txg.
+    """
+    reply = app.call(calls.undestroy(operation))
+    first = reply.datasets[0].name if reply.datasets else operation
+    more = f" and {reply.count - 1:,} more" if reply.count > 1 else ""
+    app.done(reply, f"brought back {first}{more}", operation, reply.count, reply.txg)
 
 
 def _ask(app: App, target: Target) -> str:
@@ -152,6 +175,8 @@ def _sentence(target: Target, operation: operation_pb2.Operation) -> str:
     more = f" and {len(target.names) - 3} more" if len(target.names) > 3 else ""
     if not operation.name:
         return f"destroyed {what}{more}"
+    if operation.state == operation_pb2.OPERATION_STATE_WAITING:
+        return f"destroyed {what}{more}; cow undestroy {operation.name} brings it back"
     if operation.finish_time.seconds:
         return f"destroyed {what}{more}: {human_bytes(operation.done_bytes)} came back"
     return f"destroyed {what}{more}; the space comes back through {operation.name}"
@@ -174,7 +199,8 @@ def _show_plan(app: App, reply: Reply) -> None:
         click.echo(name)
     if app.quiet or not app.on_tty:
         return
-    click.echo(f"would destroy {_counts(plan)}, {human_bytes(plan.freed_bytes)}")
+    took = f"in about {plan.predicted_seconds:.3g} s"
+    click.echo(f"would destroy {_counts(plan)}, {human_bytes(plan.freed_bytes)} {took}")
     for blocker in plan.blockers.blockers:
         click.echo(f"in the way: {blocker.name} {blocker.tag}".rstrip())
     more = plan.blockers.total - len(plan.blockers.blockers)

@@ -12,10 +12,12 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
+from google.protobuf.duration_pb2 import Duration
+
 import cowshed
 from cowshed import calls
 from cowshed.cli import tree as lineage
-from cowshed.cli.base import LABEL, NAME, SPAN, App, Verb, pass_app
+from cowshed.cli.base import LABEL, NAME, SIZE, SPAN, App, Verb, VerbGroup, pass_app
 from cowshed.cli.destroy import wait_for
 from cowshed.cli.output import (
     Column,
@@ -142,7 +144,7 @@ def show(app: App, name: str) -> None:
 
 
 def _pairs(
-    message: dataset_pb2.Dataset | snapshot_pb2.Snapshot | pool_pb2.Pool,
+    message: dataset_pb2.Dataset | snapshot_pb2.Snapshot | pool_pb2.Pool | pool_pb2.Reclaim,
 ) -> list[tuple[Column, Value]]:
     """The fields of a message by name."""
     pairs: list[tuple[Column, Value]] = []
@@ -152,6 +154,10 @@ def _pairs(
             pairs.append((Column(field.name, Kind.TIME), to_datetime(message, field.name)))
         elif field.name == "labels":
             pairs.append((Column("labels"), labels_text(value.items())))
+        elif isinstance(value, pool_pb2.Reclaim):
+            pairs.extend((Column(f"reclaim.{c.title}", c.kind), v) for c, v in _pairs(value))
+        elif isinstance(value, Duration):
+            pairs.append((Column(field.name), value.ToTimedelta()))
         elif field.label == field.LABEL_REPEATED:
             pairs.append((Column(field.name), ",".join(value)))
         elif field.enum_type is not None:
@@ -247,12 +253,33 @@ def _operation_row(o: OperationInfo) -> Sequence[Value]:
     return (o.name, *what, o.done_bytes, o.total_bytes, o.eta, o.start_time)
 
 
-@click.command(cls=Verb)
+@click.group(cls=VerbGroup)
+@click.pass_context
+def pool(context: click.Context) -> None:
+    """Show the state of the pool; `cow pool reclaim` says how reclaim runs."""
+    if context.invoked_subcommand is None:
+        app = context.find_object(App)
+        assert app is not None
+        reply = app.call(calls.pool())
+        app.pairs(_pairs(reply), reply)
+
+
+@pool.command()
+@click.option("--pause/--resume", "paused", default=None, help="Stop it, or let it go on.")
+@click.option("--rate", type=SIZE, help="Bytes per second to give back at most; 0: no limit.")
+@click.option(
+    "--budget", type=float, help="Milliseconds it may add to a transaction group; 0: the default."
+)
 @pass_app
-def pool(app: App) -> None:
-    """Show the state of the pool."""
-    reply = app.call(calls.pool())
-    app.pairs(_pairs(reply), reply)
+def reclaim(app: App, paused: bool | None, rate: int | None, budget: float | None) -> None:
+    """Show how reclaim runs, or change it; a restart of the server keeps what was set."""
+    if (paused, rate, budget) == (None, None, None):
+        message = app.call(calls.pool()).reclaim
+    else:
+        span = None if budget is None else budget / 1000
+        call = calls.update_reclaim(paused=paused, rate_bytes_per_second=rate, txg_budget=span)
+        message = app.call(call).reclaim
+    app.pairs(_pairs(message), message)
 
 
 @click.command(cls=Verb)
@@ -281,7 +308,8 @@ def space(app: App, name: str) -> None:
 def livelist(app: App, name: str) -> None:
     """Show the sublists of the livelist of the dataset NAME, oldest first.
 
-    Columns in a pipe: first txg, entries, blocks, bytes, logs.
+    On a terminal the last lines say what destroying the dataset would cost. Columns in a pipe:
+    first txg, entries, blocks, bytes, logs, blocks logged.
     """
     whole = app.call(calls.livelist(name, page_size=1000))
     token = whole.next_page_token
@@ -296,9 +324,19 @@ def livelist(app: App, name: str) -> None:
         Column("BLOCKS", Kind.COUNT),
         Column("BYTES", Kind.BYTES),
         Column("LOGS", Kind.COUNT),
+        Column("LOGGED", Kind.COUNT),
     )
-    rows = [(s.start_txg, s.entries, s.blocks, s.bytes, s.logs) for s in whole.sublists]
+    rows = [
+        (s.start_txg, s.entries, s.blocks, s.bytes, s.logs, s.allocated_blocks)
+        for s in whole.sublists
+    ]
     app.rows(columns, rows, lambda: whole)
+    if app.on_tty and not (app.json or app.quiet):
+        click.echo(
+            f"{whole.garbage_ratio:.0%} of the logged blocks are freed; destroying it reads "
+            f"{whole.total_entries:,} entries and gives back {human_bytes(whole.total_bytes)} in "
+            f"about {whole.destroy_seconds:.3g} s"
+        )
 
 
 @click.command(cls=Verb)

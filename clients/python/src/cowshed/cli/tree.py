@@ -24,8 +24,8 @@ class Node:
 def lineage(client: Client, prefix: str) -> list[Node]:
     """The trees of a subtree of names, roots by name.
 
-    A clone hangs on its origin. One whose origin lies outside the subtree, or is a hidden snapshot
-    (as that of a clone made from a head), is a root.
+    A clone hangs on its origin; one of a head, whose origin is a hidden snapshot, on that dataset.
+    One whose origin lies outside the subtree is a root.
     """
     datasets = {d.name: Node(d) for d in client.list(prefix, page_size=1000)}
     by_uid: dict[str, Node] = {}
@@ -38,7 +38,7 @@ def lineage(client: Client, prefix: str) -> list[Node]:
     roots: list[Node] = []
     for node in datasets.values():
         assert isinstance(node.item, Dataset)
-        origin = by_uid.get(node.item.origin_uid)
+        origin = by_uid.get(node.item.origin_uid) or datasets.get(node.item.parent)
         (roots if origin is None else origin.children).append(node)
     return roots
 

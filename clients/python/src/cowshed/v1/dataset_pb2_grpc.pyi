@@ -35,6 +35,9 @@ class DatasetServiceStub:
     DestroySnapshots: grpc.UnaryUnaryMultiCallable[
         dataset_pb2.DestroySnapshotsRequest, dataset_pb2.DestroySnapshotsResponse
     ]
+    Undestroy: grpc.UnaryUnaryMultiCallable[
+        dataset_pb2.UndestroyRequest, dataset_pb2.UndestroyResponse
+    ]
     HoldSnapshot: grpc.UnaryUnaryMultiCallable[
         snapshot_pb2.HoldSnapshotRequest, snapshot_pb2.HoldSnapshotResponse
     ]
@@ -91,6 +94,9 @@ class DatasetServiceServicer:
     def DestroySnapshots(
         self, request: dataset_pb2.DestroySnapshotsRequest, context: grpc.ServicerContext
     ) -> dataset_pb2.DestroySnapshotsResponse: ...
+    def Undestroy(
+        self, request: dataset_pb2.UndestroyRequest, context: grpc.ServicerContext
+    ) -> dataset_pb2.UndestroyResponse: ...
     def HoldSnapshot(
         self, request: snapshot_pb2.HoldSnapshotRequest, context: grpc.ServicerContext
     ) -> snapshot_pb2.HoldSnapshotResponse: ...

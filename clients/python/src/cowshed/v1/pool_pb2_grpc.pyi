@@ -11,6 +11,9 @@ class PoolServiceStub:
     GetPool: grpc.UnaryUnaryMultiCallable[
         pool_pb2.GetPoolRequest, pool_pb2.Pool
     ]
+    UpdateReclaim: grpc.UnaryUnaryMultiCallable[
+        pool_pb2.UpdateReclaimRequest, pool_pb2.UpdateReclaimResponse
+    ]
     GetSpace: grpc.UnaryUnaryMultiCallable[
         pool_pb2.GetSpaceRequest, pool_pb2.GetSpaceResponse
     ]
@@ -31,6 +34,9 @@ class PoolServiceServicer:
     def GetPool(
         self, request: pool_pb2.GetPoolRequest, context: grpc.ServicerContext
     ) -> pool_pb2.Pool: ...
+    def UpdateReclaim(
+        self, request: pool_pb2.UpdateReclaimRequest, context: grpc.ServicerContext
+    ) -> pool_pb2.UpdateReclaimResponse: ...
     def GetSpace(
         self, request: pool_pb2.GetSpaceRequest, context: grpc.ServicerContext
     ) -> pool_pb2.GetSpaceResponse: ...
