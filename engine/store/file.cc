@@ -26,6 +26,8 @@
 namespace cowshed::engine {
 namespace {
 
+constexpr uint64_t kWritebackBytes = 256 << 10;  // shorter writes are better gathered by the host
+
 absl::Status ErrnoStatus(int error, std::string_view message) {
   const std::string text = StrCat(message, ": ", std::strerror(error));
   switch (error) {
@@ -74,15 +76,27 @@ class PosixFile final : public File {
     return WriteV(offset, std::span(&piece, 1));
   }
 
+  // Long writes start on their way to the disk at once, so that it works while the next are copied,
+  // and a sync has less to wait for. A hint: what it meets, the sync will tell.
+  void StartWriteback(uint64_t offset, uint64_t bytes) const {
+    if (bytes < kWritebackBytes) {
+      return;
+    }
+    sync_file_range(descriptor_, static_cast<off_t>(offset), static_cast<off_t>(bytes),
+                    SYNC_FILE_RANGE_WRITE);
+  }
+
   absl::Status WriteV(uint64_t offset, std::span<const iovec> pieces) override {
     RETURN_IF_ERROR(Failpoints::Hit("file.write"));
     std::vector<iovec> rest(pieces.begin(), pieces.end());
+    const uint64_t begin = offset;
     size_t first = 0;
     while (true) {
       while (first < rest.size() && rest[first].iov_len == 0) {
         ++first;
       }
       if (first == rest.size()) {
+        StartWriteback(begin, offset - begin);
         return absl::OkStatus();
       }
       const int count = static_cast<int>(std::min<size_t>(rest.size() - first, IOV_MAX));
