@@ -62,12 +62,10 @@ struct SnapshotInfo {
 };
 
 struct HoldInfo {
-  std::string snapshot;
-  std::string snapshot_uid;
+  std::string snapshot, snapshot_uid;
   std::string tag;
   std::string owner;
-  int64_t create_time_ms = 0;
-  int64_t expire_time_ms = 0;
+  int64_t create_time_ms = 0, expire_time_ms = 0;
 };
 
 enum class OperationKind : uint8_t {

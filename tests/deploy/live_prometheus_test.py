@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import grpc
 import pytest
+from google.protobuf.duration_pb2 import Duration
 from live_server import Counts, CountingClient, Prometheus, Server, free_port, wait_for
 from monitoring import (
     DASHBOARDS, alerts, fill_in, load_dashboard, panels_of, recording_rules, selectors_of,
@@ -26,6 +27,7 @@ from cowshed.v1 import snapshot_pb2 as snapshot
 MIB = 1 << 20
 WORKERS = 3
 LOAD_SECONDS = 25
+SECOND = Duration(seconds=1)
 RATE_RANGE = "5s"  # what $__rate_interval becomes: a few scrapes
 
 
@@ -92,8 +94,9 @@ class Worker:
         if turn % 3 == 0:
             self.read_stream(f"{self.base}/golden@base")
             self.write_stream(clone, 2)
-        if turn >= 2:  # some clones live a while
-            self.destroy(f"{self.base}/clone{turn - 2}", "clone")
+        if turn >= 2:  # some clones live a while, and some can be brought back for a second
+            window = SECOND if turn % 3 == 1 else None
+            self.destroy(f"{self.base}/clone{turn - 2}", "clone", window)
         self.last = turn
 
     def finish(self) -> None:
@@ -151,8 +154,9 @@ class Worker:
         self.counts.add("destroyed", "snapshot")
         self.operations.append(reply.operation.name)
 
-    def destroy(self, name: str, kind: str) -> None:
-        reply = self.client.call("DestroyDatasets", dataset.DestroyDatasetsRequest(names=[name]))
+    def destroy(self, name: str, kind: str, window: Duration | None = None) -> None:
+        request = dataset.DestroyDatasetsRequest(names=[name], reclaim_after=window)
+        reply = self.client.call("DestroyDatasets", request)
         self.counts.add("destroyed", kind)
         self.operations.append(reply.operation.name)
 
@@ -212,6 +216,7 @@ CONSTANT = {
     "Entries B": "the longest list is sampled every 60 s, longer than the load",
     "Condense runs": "this load may log too little to condense",
     "Condensed entries": "this load may log too little to condense",
+    "Written by condense": "this load may log too little to condense",
     "Condense duration, p99": "no run, no observation, hence no value",
     "Dropped and rebuilt": "no list is damaged",
     "Reclaim failures and expiry A": "nothing fails",
@@ -222,6 +227,7 @@ CONSTANT = {
     "Metadata file": "the reserve ahead of use takes the growth in",
     "Metadata readers": "readers are over before the next scrape",
     "Descriptors and threads": "the pools of threads and files are made at the start",
+    "Reclaim held back": "nobody pauses it, and nothing stalls",
     "Objects waiting": "reclaim may be done within a second",
     "Oldest waiting": "reclaim may be done within a second",
     "Node cache": "every node of this load is found",

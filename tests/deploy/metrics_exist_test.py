@@ -84,6 +84,7 @@ def test_label_values_that_are_matched_exist(families, exposition):
 
 NOT_SHOWN = {
     "cowshed_txg": "a number to look up, not a curve; its rate is that of the syncs",
+    "cowshed_reclaim_rate_limit_bytes_per_second": "a setting; what it does shows in Freed",
     "process_virtual_memory_bytes": "address space, nearly all of it the metadata's map",
 }
 

@@ -24,7 +24,6 @@
 #include <thread>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "tests/model/content.h"
 #include "tests/support/temp_pool.h"
 
@@ -60,8 +59,7 @@ struct ModelDataset {
 
 // What a destroy has taken and an undestroy may bring back.
 struct ModelWindow {
-  std::string operation;
-  std::string prefix;  // of a big one that waits as a directory
+  std::string operation, prefix;  // the prefix of a big one that waits as a directory
   int64_t end_ms = 0;
   std::vector<std::shared_ptr<ModelDataset>> datasets;
 };
@@ -180,7 +178,6 @@ class PoolModel {
   void Log(const std::string& what);
   bool failed() const { return !failure_.empty(); }
   bool shared() const { return own_pool_ == nullptr; }
-
   std::mt19937_64 random_;
   std::unique_ptr<TempPool> own_pool_;
   TempPool* pool_ = nullptr;
@@ -194,12 +191,10 @@ class PoolModel {
   bool costly_ = false;     // some livelist was dropped that nobody rebuilds
   std::string stopped_at_;  // failpoint at which rebuilds stand still; empty: they do not
   uint32_t next_tag_ = 1;
-  uint64_t operations_ = 0;
-  uint64_t condenses_ = 0;
+  uint64_t operations_ = 0, condenses_ = 0;
   std::thread held_;  // drains, and stands in a condense
-  std::string held_failure_;
+  std::string held_failure_, failure_;
   std::deque<std::string> log_;
-  std::string failure_;
 };
 
 }  // namespace cowshed::engine
