@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/base/check.h"
+#include "engine/base/offer_cpu.h"
 #include "engine/base/status_macros.h"
 #include "engine/base/strings.h"
 #include "engine/blocker_finder.h"
@@ -148,6 +149,7 @@ absl::Status CollectBulk(const MetaTxn& txn, const std::string& prefix, Targets*
   targets->ids.clear();
   return Names::Walk(txn, prefix, "",
                      [&](const std::string& name, DatasetId id) -> absl::StatusOr<bool> {
+                       OfferCpu();
                        FoundDataset found{id, {}, name};
                        ASSIGN_OR_RETURN(found.record, LoadRecord<DatasetRecord>(txn, Key(id)));
                        found.record.labels.clear();
@@ -158,6 +160,7 @@ absl::Status CollectBulk(const MetaTxn& txn, const std::string& prefix, Targets*
 
 // Readers and writers of what is destroyed are cut off.
 absl::Status CutOff(TxgContext& context, DatasetId id, const DatasetRecord& record) {
+  OfferCpu();
   if (record.all_snapshots > 0) {
     ASSIGN_OR_RETURN(const std::vector<Neighbour> snapshots, SnapshotsAbove(context.meta, id, 0));
     for (const Neighbour& snapshot : snapshots) {
@@ -289,6 +292,7 @@ absl::Status Doom(TxgContext& context, DatasetId id, DatasetRecord record, const
 
 absl::Status DoomDetached(TxgContext& context, DatasetId id, DatasetRecord record,
                           const JobRecord& job) {
+  OfferCpu();
   RETURN_IF_ERROR(AbandonTrim(context, id, record));
   RETURN_IF_ERROR(AbandonRebuild(context, id, &record));
   RETURN_IF_ERROR(Names::Remove(context.meta, record));
@@ -372,6 +376,7 @@ absl::StatusOr<Verdict> DestroyDatasets(TxgContext& context, const DestroyDatase
   BlockerFinder blockers(context.meta);
   const std::map<SnapshotId, uint64_t> inside = ClonesInside(targets);
   for (const FoundDataset& dataset : targets.datasets) {
+    OfferCpu();
     RETURN_IF_ERROR(blockers.ExamineDataset(dataset.id, dataset.record,
                                             args.recursive || args.cascade, inside));
   }

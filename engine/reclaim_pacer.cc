@@ -22,7 +22,16 @@ constexpr double kNameSeconds = 40e-6;
 constexpr double kSnapshotSeconds = 20e-6;
 constexpr double kTakeOutSeconds = 60e-6;
 constexpr double kReadSeconds = 0.3e-6;
+constexpr double kRestFactor = 3;
 constexpr double kRoundSeconds = 2e-3;  // two flushes of a disk with a write cache
+
+// 0 to 1, by the square of the share that still waits for reclaim of the space that is not taken.
+double Pressure(const ReclaimLoad& load) {
+  const double to_come = static_cast<double>(load.freeing_sectors);
+  const double free = to_come + static_cast<double>(load.available_sectors);
+  const double share = load.writers_wait ? 1 : free > 0 ? to_come / free : 0;
+  return share * share;
+}
 
 }  // namespace
 
@@ -45,12 +54,12 @@ ReclaimPacer::ReclaimPacer(std::chrono::microseconds budget, uint64_t max_runs, 
 double ReclaimPacer::RoundSeconds(uint64_t budget_us, const ReclaimLoad& load) const {
   const double budget = budget_us != 0 ? static_cast<double>(budget_us) * 1e-6
                                        : std::chrono::duration<double>(budget_).count();
-  // The share of the space that is not taken which still waits for reclaim.
-  const double to_come = static_cast<double>(load.freeing_sectors);
-  const double free = to_come + static_cast<double>(load.available_sectors);
-  const double share = load.writers_wait ? 1 : free > 0 ? to_come / free : 0;
-  const double pressed = 1 + (kPressedFactor - 1) * share * share;
+  const double pressed = 1 + (kPressedFactor - 1) * Pressure(load);
   return budget * std::max(pressed, load.foreground ? 1 : kIdleFactor);
+}
+
+double ReclaimPacer::RestSeconds(double seconds, const ReclaimLoad& load) {
+  return load.foreground ? seconds * kRestFactor * (1 - Pressure(load)) : 0;
 }
 
 uint64_t ReclaimPacer::Fits(ReclaimUnit unit, double seconds) const {

@@ -9,6 +9,9 @@
 //   pressed   up to eight times that, as the space that is to come back outgrows the space that is
 //             left, so that churn cannot outrun reclaim; at once where a writer waits for space
 //
+// Between two rounds it rests: three times as long as a round took while others work, so that it
+// has a quarter of a processor; less under pressure, and not at all when idle.
+//
 // The same measurements answer how long a destroy will take. A rate in bytes per second, where one
 // is set, is kept by a debt: a round that freed more than its share makes the next one wait.
 //
@@ -58,6 +61,8 @@ class ReclaimPacer {
 
   // Seconds that the next round may add to its txg. `budget_us` 0: the default.
   double RoundSeconds(uint64_t budget_us, const ReclaimLoad& load) const;
+  // How long reclaim rests after a round that took `seconds`, its reading included.
+  static double RestSeconds(double seconds, const ReclaimLoad& load);
   // How many units fit into `seconds`: at least one.
   uint64_t Fits(ReclaimUnit unit, double seconds) const;
   double Cost(ReclaimUnit unit, uint64_t count) const;

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "engine/base/failpoints.h"
+#include "engine/base/offer_cpu.h"
 #include "engine/base/status_macros.h"
 #include "engine/catalog.h"
 #include "engine/livelist_drop.h"
@@ -26,6 +27,7 @@ using Clock = std::chrono::steady_clock;
 constexpr uint64_t kSnapshotsPerBite = 500;
 constexpr uint64_t kEntriesToMeasure = 256;   // fewer say more about the look-up than about reading
 constexpr uint32_t kExaminedPerRound = 1024;  // jobs looked at; the next round goes on behind them
+constexpr auto kRestPart = std::chrono::milliseconds(2);
 constexpr auto kLongestSleep = std::chrono::milliseconds(50);
 
 double Seconds(Clock::time_point since) {
@@ -121,6 +123,14 @@ absl::StatusOr<bool> Reclaimer::Step() {
     return true;  // the rate may be another one by now
   }
   const auto begin = Clock::now();
+  if (begin < rests_until_) {
+    // Only as long as there is a reason to: in small parts.
+    if (ReclaimPacer::RestSeconds(1, txgs_.reclaim_load()) > 0) {
+      std::this_thread::sleep_for(std::min<Clock::duration>(rests_until_ - begin, kRestPart));
+      return true;
+    }
+    rests_until_ = {};
+  }
   Round round = BeginRound(pool);
   parts_.stats.reclaim_round_budget_us = static_cast<uint64_t>(round.seconds * 1e6);
   RETURN_IF_ERROR(Prepare(&round));
@@ -135,6 +145,9 @@ absl::StatusOr<bool> Reclaimer::Step() {
   }
   parts_.pacer.Freed(sectors * kSectorBytes, rate, Clock::now());
   parts_.stats.reclaim_batch_seconds.Observe(Seconds(begin));
+  const std::chrono::duration<double> rest(
+      ReclaimPacer::RestSeconds(Seconds(begin), txgs_.reclaim_load()));
+  rests_until_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(rest);
   // What was freed becomes free with the last round, not at the housekeeper's next poll. Before
   // that the free log gathers, so that a region's bitmap is written once.
   const PoolRecord after = txgs_.record();
@@ -158,6 +171,7 @@ absl::Status Reclaimer::Apply(TxgContext& context, std::span<const ReclaimBite> 
   const auto begin = Clock::now();
   uint64_t runs = 0;
   for (const ReclaimBite& bite : bites) {
+    OfferCpu();
     const auto bite_begin = Clock::now();
     ASSIGN_OR_RETURN(const ReclaimWork work, ApplyBite(context, bite));
     runs += bite.runs.size();
@@ -226,6 +240,7 @@ absl::Status Reclaimer::PrepareSmallJobs(const MetaTxn& txn, Round* round) {
     next_job_ = number + 1;
     const auto id = static_cast<JobId>(number);
     if (id == turn_.id) continue;
+    OfferCpu();
     ASSIGN_OR_RETURN(JobRecord job, JobRecord::Decode(cursor.value()));
     stalled += job.stalled ? 1 : 0;
     if (job.stalled) continue;

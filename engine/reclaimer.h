@@ -21,6 +21,7 @@
 // Threads     Step: one thread at a time. The task it submits runs on the txg thread.
 #pragma once
 
+#include <chrono>
 #include <span>
 #include <vector>
 
@@ -88,6 +89,7 @@ class Reclaimer {
   Turn turn_;              // of the large ones
   bool idle_lap_ = false;  // nothing was found since it last came to the queue's end
   Survivors survivors_;
+  std::chrono::steady_clock::time_point rests_until_{};
 };
 
 // Submits a task and waits until it is durable or refused.
