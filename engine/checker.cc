@@ -194,6 +194,15 @@ void CheckPoolCounts(CheckState& state) {
 
 }  // namespace
 
+std::string Describe(const Run& run) {
+  return StrCat("sectors [", run.address, ", ", run.end(), ") born in txg ", run.birth);
+}
+
+Txg GreatestBelow(const std::vector<Txg>& rising, Txg birth) {
+  const auto it = std::lower_bound(rising.begin(), rising.end(), birth);
+  return it == rising.begin() ? 0 : *std::prev(it);
+}
+
 uint64_t SectorSet::Add(uint64_t begin, uint64_t end) {
   end = std::min(end, words_.size() * 64);
   uint64_t added = 0;

@@ -15,16 +15,6 @@
 namespace cowshed::engine {
 namespace {
 
-std::string Describe(const Run& run) {
-  return StrCat("sectors [", run.address, ", ", run.end(), ") born in txg ", run.birth);
-}
-
-// The greatest of `rising` below `birth`; 0 if there is none.
-Txg GreatestBelow(const std::vector<Txg>& rising, Txg birth) {
-  const auto it = std::lower_bound(rising.begin(), rising.end(), birth);
-  return it == rising.begin() ? 0 : *std::prev(it);
-}
-
 class OwnedCollector {
  public:
   explicit OwnedCollector(CheckState& state) : state_(state) {}

@@ -79,6 +79,10 @@ struct TreeSums {
   bool damaged = false;  // part of it could not be read: the sums mean nothing
 };
 
+std::string Describe(const Run& run);
+// The greatest of `rising` below `birth`; 0 if there is none.
+Txg GreatestBelow(const std::vector<Txg>& rising, Txg birth);
+
 struct CheckState {
   CheckState(const MetaTxn& meta, const BlockStore& store, PoolRecord record)
       : txn(meta),
