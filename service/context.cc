@@ -14,6 +14,11 @@ void Callbacks::Add(int count) {
   if (count_ == 0) none_.NotifyAll();
 }
 
+int Callbacks::count() const {
+  engine::MutexLock lock(mutex_);
+  return count_;
+}
+
 void Callbacks::WaitForNone() {
   engine::MutexLock lock(mutex_);
   while (count_ > 0) none_.Wait(mutex_);

@@ -4,7 +4,7 @@
 // who the server is. Services hold a reference; the server owns it.
 //
 // Invariants  Whatever is given to the pool to call back goes through Counted: the server waits for
-//             all of it before it goes. It runs on the txg thread, so it answers, which never
+//             all of it before it goes. It may run on the txg thread, so it answers, which never
 //             blocks, and does nothing else.
 // Threads     Thread-safe: every member is, or is const.
 // Ownership   Borrows the pool and the counters, which outlive it.
@@ -29,6 +29,8 @@ namespace cowshed::service {
 inline constexpr uint64_t kMaxChunkBytes = 1 << 20;
 inline constexpr uint64_t kAckIntervalBytes = 8 << 20;
 inline constexpr uint32_t kMaxWaitSeconds = 60;
+// Answering this many one after another costs the txg thread less than handing them over.
+inline constexpr int kFewCallbacks = 4;
 
 // Knobs of the service; see `cowshed serve --help`.
 struct Limits {
@@ -47,11 +49,12 @@ struct Limits {
 class Callbacks {
  public:
   void Add(int count) ABSL_LOCKS_EXCLUDED(mutex_);
+  int count() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Blocks until there is none.
   void WaitForNone() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  engine::Mutex mutex_;
+  mutable engine::Mutex mutex_;
   engine::CondVar none_;
   int count_ ABSL_GUARDED_BY(mutex_) = 0;
 };
@@ -87,11 +90,17 @@ struct ServiceContext {
   Executor data;
 
   grpc::Status ToGrpc(const absl::Status& status) { return service::ToGrpc(status, tokens); }
-  // Wraps `task` as a callback for the pool.
+  // Wraps `task` as a callback for the pool. One of a few is run at once; of many, workers run them
+  // while the txg thread goes on.
   template <typename Task>
   auto Counted(Task task) {
-    return [ticket = Ticket(callbacks), task = std::move(task)](auto argument) mutable {
-      task(std::move(argument));
+    return [ticket = Ticket(callbacks), this, task = std::move(task)](auto argument) mutable {
+      if (callbacks.count() <= kFewCallbacks) return task(std::move(argument));
+      Executor::Task later = [ticket = std::move(ticket), task = std::move(task),
+                              argument = std::move(argument)]() mutable {
+        task(std::move(argument));
+      };
+      if (!control.SubmitUnlessStopped(later)) later();
     };
   }
   // ABORTED SERVER_RESTARTED if `expected` is the boot_id of another start; empty: any.

@@ -29,6 +29,12 @@ void Executor::Submit(Task task) {
   Push(std::move(task));
 }
 
+bool Executor::SubmitUnlessStopped(Task& task) {
+  engine::MutexLock lock(mutex_);
+  if (!stopped_) Push(std::move(task));
+  return !stopped_;
+}
+
 void Executor::Push(Task task) {
   queue_.push_back(std::move(task));
   stats_.executor_queue_length.fetch_add(1, std::memory_order_relaxed);

@@ -38,6 +38,8 @@ class Executor {
   bool TrySubmit(Task task) ABSL_LOCKS_EXCLUDED(mutex_);
   // Queues `task` whatever the length of the queue. REQUIRES: not stopped.
   void Submit(Task task) ABSL_LOCKS_EXCLUDED(mutex_);
+  // As above; false, and the task is left to the caller, once the executor is stopped.
+  bool SubmitUnlessStopped(Task& task) ABSL_LOCKS_EXCLUDED(mutex_);
   // Runs what is queued, then ends the workers. Idempotent.
   void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
 
