@@ -22,7 +22,7 @@ constexpr double kNameSeconds = 40e-6;
 constexpr double kSnapshotSeconds = 20e-6;
 constexpr double kTakeOutSeconds = 60e-6;
 constexpr double kReadSeconds = 0.3e-6;
-constexpr double kRestFactor = 3;
+constexpr double kRestFactor = 1;
 constexpr double kRoundSeconds = 2e-3;  // two flushes of a disk with a write cache
 
 // 0 to 1, by the square of the share that still waits for reclaim of the space that is not taken.

@@ -9,8 +9,8 @@
 //   pressed   up to eight times that, as the space that is to come back outgrows the space that is
 //             left, so that churn cannot outrun reclaim; at once where a writer waits for space
 //
-// Between two rounds it rests: three times as long as a round took while others work, so that it
-// has a quarter of a processor; less under pressure, and not at all when idle.
+// Between two rounds it rests: as long as a round took while others work, so that it has half a
+// processor; less under pressure, and not at all when idle.
 //
 // The same measurements answer how long a destroy will take. A rate in bytes per second, where one
 // is set, is kept by a debt: a round that freed more than its share makes the next one wait.
