@@ -42,7 +42,9 @@ def _labels(names: list[str]) -> dict[str, str]:
     }
 
 
-def _draw_lines(axes: Axes, rows: list[dict[str, Any]]) -> None:
+def _draw_lines(axes: Axes, rows: list[dict[str, Any]], log_x: bool) -> None:
+    if log_x:
+        axes.set_xscale("log")
     names = list(dict.fromkeys(row["what"] for row in rows))
     labels = _labels(names)
     ticks = sorted({_leading_number(row["size"]) for row in rows})
@@ -97,15 +99,10 @@ def draw(plot: Plot, rows: list[dict[str, Any]], path: Path) -> bool:
         axes.set_xlabel(plot.y)
         value_axis, scale = axes.xaxis, axes.set_xscale
     else:
-        _draw_lines(axes, chosen)
+        _draw_lines(axes, chosen, plot.log_x)
         axes.set_xlabel(plot.x)
         axes.set_ylabel(plot.y)
         value_axis, scale = axes.yaxis, axes.set_yscale
-        if plot.log_x:
-            ticks = axes.get_xticks()
-            axes.set_xscale("log")
-            axes.set_xticks(ticks)
-            axes.minorticks_off()
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
     if plot.log_y:
         scale("log")
