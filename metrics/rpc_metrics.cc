@@ -50,7 +50,7 @@ void Bump(engine::Counter& counter) { counter.fetch_add(1, std::memory_order_rel
 class CallCounter : public grpc::experimental::Interceptor {
  public:
   CallCounter(RpcMetrics::Row& row, std::chrono::system_clock::time_point deadline)
-      : row_(row), deadline_(deadline), start_(Clock::now()) {
+      : row_(row), deadline_(Earliest(deadline)), start_(Clock::now()) {
     Bump(row_.started);
   }
   // No status of ours went out: the client is gone, or the library answered a request that it could
@@ -74,6 +74,15 @@ class CallCounter : public grpc::experimental::Interceptor {
   }
 
  private:
+  using SystemTime = std::chrono::system_clock::time_point;
+
+  // When the client may give the call up for its deadline: a time-out travels rounded up by as much
+  // as a hundredth, and counts here from its arrival.
+  static SystemTime Earliest(SystemTime deadline) {
+    const auto left = deadline - std::chrono::system_clock::now();
+    return deadline - left / 100 - std::chrono::milliseconds(5);
+  }
+
   void Handle(grpc::StatusCode code) {
     handled_ = true;
     if (code == grpc::StatusCode::CANCELLED && std::chrono::system_clock::now() >= deadline_) {
@@ -87,7 +96,7 @@ class CallCounter : public grpc::experimental::Interceptor {
   }
 
   RpcMetrics::Row& row_;
-  const std::chrono::system_clock::time_point deadline_;
+  const SystemTime deadline_;
   const Clock::time_point start_;
   bool handled_ = false;
 };
