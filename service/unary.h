@@ -5,8 +5,8 @@
 //
 //   Lifecycle   Parse(request) -> a method of Pool -> Fill(outcome, reply), each found by its type;
 //               with request_id made idempotent. Handed over to the pool, which calls back when the
-//               txg is durable: that callback answers. No worker between: each passage to another
-//               thread and back costs a lone caller some 20 us of the 200 that a call takes.
+//               txg is durable: that callback answers, or a worker where many wait. None for a
+//               few: each passage to another thread and back costs some 20 us of a call's 200.
 //   Query       a function (request, reply) -> Status, run by a worker.
 //   Deferred    a function (request, reply, done) that calls done(status) once, when it likes.
 //

@@ -208,14 +208,6 @@ absl::StatusOr<std::vector<Sublist>> LiveList::List(const MetaTxn& txn, Livelist
   return sublists;
 }
 
-absl::Status LiveList::AppendStarts(const MetaTxn& txn, LivelistId list, std::vector<Txg>* starts) {
-  ASSIGN_OR_RETURN(const std::vector<Sublist> sublists, List(txn, list));
-  for (const Sublist& sublist : sublists) {
-    starts->push_back(sublist.start);
-  }
-  return absl::OkStatus();
-}
-
 absl::StatusOr<bool> LiveList::DropEmpty(WriteTxn& txn, LivelistId list, Txg start) {
   absl::StatusOr<SublistRecord> record = GetSublist(txn, list, start);
   if (absl::IsNotFound(record.status())) {

@@ -98,8 +98,6 @@ class LiveList {
   // Sublists in rising order, at most `limit` of them, from `from_start` on.
   static absl::StatusOr<std::vector<Sublist>> List(const MetaTxn& txn, LivelistId list,
                                                    Txg from_start = 0, uint64_t limit = UINT64_MAX);
-  // Starts of all sublists, rising. For building deadlist bounds.
-  static absl::Status AppendStarts(const MetaTxn& txn, LivelistId list, std::vector<Txg>* starts);
 
   // What a sublist is as of `txn`: enough to read just that later, whatever is appended meanwhile.
   static absl::StatusOr<SublistView> View(const MetaTxn& txn, LivelistId list, Txg start);

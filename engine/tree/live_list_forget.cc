@@ -7,13 +7,10 @@
 #include <string_view>
 
 #include "engine/base/status_macros.h"
-#include "engine/store/codec.h"
+#include "engine/tree/sublist_table.h"
 
 namespace cowshed::engine {
 namespace {
-
-// Keys of kSublists: (livelist, start), and (livelist, start, log) for an attached log.
-constexpr size_t kSublistKeyBytes = 16;
 
 struct Item {
   std::string key;
@@ -22,14 +19,6 @@ struct Item {
   bool is_sublist() const { return key.size() == kSublistKeyBytes; }
 };
 
-std::optional<SublistRecord> DecodeSublist(std::string_view value) {
-  SublistRecord record;
-  Decoder decoder(value);
-  decoder.Get(&record);
-  if (!decoder.Finish("sublist").ok()) return std::nullopt;
-  return record;
-}
-
 // Calls `visit(item)` for each key with this prefix until it returns false.
 template <typename Visit>
 absl::Status ForEachItem(const MetaTxn& txn, std::string_view prefix, const Visit& visit) {
@@ -37,7 +26,10 @@ absl::Status ForEachItem(const MetaTxn& txn, std::string_view prefix, const Visi
   for (cursor.Seek(prefix); cursor.valid() || absl::IsDataLoss(cursor.status()); cursor.Next()) {
     if (!cursor.key().starts_with(prefix)) return absl::OkStatus();
     Item item = {std::string(cursor.key()), std::nullopt};
-    if (item.is_sublist() && cursor.valid()) item.record = DecodeSublist(cursor.value());
+    if (item.is_sublist() && cursor.valid()) {
+      absl::StatusOr<SublistRecord> record = DecodeSublist(item.key, cursor.value());
+      if (record.ok()) item.record = *record;
+    }
     if (!visit(std::move(item))) return absl::OkStatus();
   }
   return cursor.status();
@@ -54,7 +46,7 @@ absl::Status ReleaseLog(WriteTxn& txn, LogId log) {
 absl::StatusOr<std::vector<Txg>> SublistStarts(const MetaTxn& txn, LivelistId list) {
   std::vector<Txg> starts;
   RETURN_IF_ERROR(ForEachItem(txn, Key(list), [&](const Item& item) {
-    if (item.is_sublist()) starts.push_back(KeyNumber<Txg>(item.key, sizeof(LivelistId)));
+    if (item.is_sublist()) starts.push_back(StartOf(item.key));
     return true;
   }));
   return starts;

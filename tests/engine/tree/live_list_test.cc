@@ -10,6 +10,7 @@
 
 #include "engine/store/codec.h"
 #include "engine/tree/live_list_condense.h"
+#include "engine/tree/live_list_forget.h"
 #include "tests/engine/tree/log_entries.h"
 #include "tests/engine/tree/meta_fixture.h"
 
@@ -27,11 +28,7 @@ class LiveListTest : public MetaFixture {
                             {.max_entries = max_entries}, ids_)
         .status();
   }
-  std::vector<Txg> Starts(LivelistId list = kList) {
-    std::vector<Txg> starts;
-    EXPECT_OK(LiveList::AppendStarts(*txn_, list, &starts));
-    return starts;
-  }
+  std::vector<Txg> Starts(LivelistId list = kList) { return ValueOf(SublistStarts(*txn_, list)); }
   Runs SurvivorsOf(Txg start, LivelistId list = kList) {
     return ValueOf(LiveList::Survivors(*txn_, list, start));
   }
