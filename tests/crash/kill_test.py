@@ -20,7 +20,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "clients/python"))
 
-from server_process import PYTHON_DIR, Server, server_binary  # noqa: E402
+from server_process import PYTHON_DIR, Server, ServerEnded, server_binary  # noqa: E402
 
 sys.path.insert(0, str(PYTHON_DIR))
 
@@ -78,7 +78,7 @@ def _plan(chance: random.Random) -> list[str]:
     """Failpoints of the rounds, "" for a kill at random. Random ones lie between the others, for
     only they begin with a server that will not die while it is verified."""
     armed = [
-        f"{SYNC_POINTS[i % len(SYNC_POINTS)]}=kill:skip={chance.randint(3, 60)}"
+        f"{SYNC_POINTS[i % len(SYNC_POINTS)]}=kill:skip={chance.randint(0, 60)}"
         for i in range(IN_SYNC)
     ] + [f"reclaim.applied=kill:skip={chance.randint(1, 12)}" for _ in range(IN_RECLAIM)]
     chance.shuffle(armed)
@@ -122,7 +122,7 @@ def test_killed_server_forgets_nothing_it_acknowledged() -> None:
     chance = random.Random(seed)
     directory = Path(tempfile.mkdtemp(prefix="cowkill", dir=_memory_or_temporary()))
     server = Server(directory)
-    deaths = {"sync": 0, "reclaim": 0, "random": 0}
+    deaths = {"sync": 0, "meta": 0, "reclaim": 0, "random": 0}
     try:
         server.start(*OPTIONS)
         with cowshed.connect(server.unix) as client:
@@ -130,17 +130,24 @@ def test_killed_server_forgets_nothing_it_acknowledged() -> None:
         workers = [Worker(server, number, seed) for number in range(WORKERS)]
         server.kill()
         for failpoint in _plan(chance):
-            server.start(*OPTIONS, failpoints=failpoint)
+            cause = failpoint.partition(".")[0] or "random"
+            try:
+                server.start(*OPTIONS, failpoints=failpoint)
+            except ServerEnded as ended:
+                # Bug: a death while the pool opened, where armed txgs already run, failed the test.
+                assert failpoint and ended.status == -9, ended
+                deaths[cause] += 1
+                continue
             if not failpoint:
                 for worker in workers:
                     worker.verify()
             status = _load(workers, server, None if failpoint else chance.uniform(0.05, 0.6))
             if not failpoint:
                 assert status is None, "the server died by itself:\n" + "".join(server.log[-20:])
-                deaths["random"] += 1
+                deaths[cause] += 1
             elif status is not None:
                 assert status == -9, "".join(server.log[-20:])
-                deaths["reclaim" if failpoint.startswith("reclaim") else "sync"] += 1
+                deaths[cause] += 1
         server.start(*OPTIONS)
         for worker in workers:
             worker.verify()
@@ -163,7 +170,7 @@ def test_killed_server_forgets_nothing_it_acknowledged() -> None:
         f" {replayed} had happened before they were sent again;"
         f" {lost} unflushed writes lost and reported, in {reports} reports"
     )
-    assert deaths["sync"] >= 10 * SCALE
+    assert deaths["sync"] + deaths["meta"] >= 10 * SCALE
     assert deaths["reclaim"] >= 5 * SCALE
     assert sum(deaths.values()) >= 30 * SCALE
     assert reports > 0

@@ -29,6 +29,14 @@ def server_binary() -> Path:
     return next((path for path in candidates if path.exists()), candidates[0])
 
 
+class ServerEnded(RuntimeError):
+    """The server ended before it listened; `status` is its exit status, -9 after SIGKILL."""
+
+    def __init__(self, status: int, log: str) -> None:
+        super().__init__(f"the server ended with status {status}:\n{log}")
+        self.status = status
+
+
 class Server:
     """A server on a pool of its own, listening on a unix socket and on a port of 127.0.0.1.
 
@@ -43,7 +51,10 @@ class Server:
         self._process: subprocess.Popen[str] | None = None
 
     def start(self, *arguments: object, failpoints: str = "") -> None:
-        """Starts it, with further arguments and armed failpoints, and waits until it listens."""
+        """Starts it, with further arguments and armed failpoints, and waits until it listens.
+
+        Raises ServerEnded where it ends first: an armed failpoint may be met while the pool opens.
+        """
         listening: queue.Queue[str | None] = queue.Queue()
         self._process = subprocess.Popen(
             [
@@ -66,7 +77,9 @@ class Server:
         while missing:
             address = listening.get(timeout=START_SECONDS)
             if address is None:
-                raise RuntimeError("the server ended:\n" + "".join(self.log))
+                status = self.wait(START_SECONDS)
+                assert status is not None, "the server closed its output and lives"
+                raise ServerEnded(status, "".join(self.log))
             if address.startswith("unix:"):
                 missing.discard("unix")
             else:
