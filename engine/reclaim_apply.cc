@@ -104,18 +104,18 @@ uint64_t EntriesDone(const ReclaimBite& bite, const JobRecord& job) {
 
 // Frees the bite's runs. A double free is caught before anything has changed.
 absl::Status FreeRuns(TxgContext& context, const ReclaimBite& bite, JobRecord job) {
-  if (const absl::Status valid = context.parts.allocator.CheckFree(context.meta, bite.runs);
-      absl::IsDataLoss(valid)) {
-    return StallJob(context, bite.id, std::move(job), ReclaimFailure::kDoubleFree,
-                    std::string(valid.message()));
-  }
   const uint64_t sectors = Sectors(bite.runs);
   if (sectors > job.left_sectors) {
     return StallJob(context, bite.id, std::move(job), ReclaimFailure::kDoubleFree,
                     "the list names more sectors than the dataset owned");
   }
   if (!bite.runs.empty()) {
-    RETURN_IF_ERROR(context.parts.allocator.Free(context.meta, context.txg, bite.runs));
+    const absl::Status freed = context.parts.allocator.Free(context.meta, context.txg, bite.runs);
+    if (absl::IsDataLoss(freed)) {
+      return StallJob(context, bite.id, std::move(job), ReclaimFailure::kDoubleFree,
+                      std::string(freed.message()));
+    }
+    RETURN_IF_ERROR(freed);
     if (job.kind == JobKind::kDataset) context.pool.livelist_sectors -= sectors;
   }
   RETURN_IF_ERROR(BookFreed(context, &job, {sectors, EntriesDone(bite, job), bite.begin_ms}));

@@ -322,10 +322,6 @@ absl::StatusOr<std::vector<Run>> Allocator::CheckedPieces(const MetaTxn& txn,
   return pieces;
 }
 
-absl::Status Allocator::CheckFree(const MetaTxn& txn, std::span<const Run> runs) {
-  return CheckedPieces(txn, runs).status();
-}
-
 absl::Status Allocator::Free(WriteTxn& txn, Txg now, std::span<const Run> runs) {
   ASSIGN_OR_RETURN(const std::vector<Run> pieces, CheckedPieces(txn, runs));
   for (const Run& piece : pieces) {

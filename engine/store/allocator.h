@@ -64,10 +64,9 @@ class Allocator {
   absl::StatusOr<std::vector<Run>> AllocatePieces(WriteTxn& txn, uint32_t sectors, BlockKind kind,
                                                   Txg birth);
   // Logs frees of txg `now`. The sectors are unavailable until FlushRegions has taken them. Runs
-  // may cross regions.
+  // may cross regions. DATA_LOSS, naming the run, if one of them is free or freed already: then
+  // nothing has changed.
   absl::Status Free(WriteTxn& txn, Txg now, std::span<const Run> runs);
-  // Would Free of these runs be a double free or free of a free sector? DATA_LOSS names the run.
-  absl::Status CheckFree(const MetaTxn& txn, std::span<const Run> runs);
 
   // Clears bits for up to `max_regions` regions (those with most to give first), for frees logged
   // in txgs <= `reusable_up_to`. Runs of punch_min_sectors or more are withheld and appended to

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// BlockTree::Rewrite and TrimStep: one pass down and up, each touched node replaced once.
+// BlockTree::Rewrite and TrimStep: each touched node replaced once, after all below it.
 #include <algorithm>
+#include <memory>
 #include <utility>
+#include <vector>
 
 #include "engine/base/check.h"
 #include "engine/base/status_macros.h"
@@ -69,51 +71,87 @@ class Editor {
   std::vector<Run> extents_;
 };
 
+// Goes down once, a level at a time, to fetch the nodes above the updates, and comes up a level at
+// a time. So the new nodes of a level lie side by side, in the order of their blocks: most are
+// replaced together when the next txg comes, and then runs are logged and freed, not single nodes.
 class Rewriter {
  public:
   Rewriter(Editor& editor, Txg now) : editor_(editor), now_(now) {}
 
-  // Puts `updates` below a pointer that stands at `level`; returns what takes its place. A pointer
-  // of a lower level is the root of a tree that grows: it becomes the leftmost of a new node.
-  absl::StatusOr<BlockPtr> Apply(const BlockPtr& old, uint8_t level, uint64_t base,
+  // Puts `updates`, at least one, into the tree below `root`; returns the root of level `height`
+  // that takes its place. A root of a lower level becomes the leftmost of the new ones.
+  absl::StatusOr<BlockPtr> Apply(const BlockPtr& root, uint8_t height,
                                  std::span<const BlockTree::Update> updates) {
-    const bool grows = !old.is_hole() && old.level < level;
-    auto node = std::make_shared<Node>();
-    if (grows) {
-      node->children[0] = old;
-    } else if (!old.is_hole()) {
-      ASSIGN_OR_RETURN(const std::shared_ptr<const Node> current, editor_.tree().ReadNode(old));
-      *node = *current;
+    levels_.resize(height + 1U);
+    levels_[height].push_back({.old = root, .updates = updates});
+    for (uint8_t level = height; level > 0; --level) {
+      for (size_t i = 0; i < levels_[level].size(); ++i) RETURN_IF_ERROR(Descend(level, i));
     }
-    const uint64_t span = SpanBlocks(level - 1);
-    bool changed = grows;
-    if (grows && old.level + 1 < level && (updates.empty() || updates[0].block >= base + span)) {
-      ASSIGN_OR_RETURN(node->children[0], Apply(old, level - 1, base, {}));
+    for (uint8_t level = 1; level < height; ++level) {
+      for (Touched& touched : levels_[level]) {
+        ASSIGN_OR_RETURN(const BlockPtr replacement, Finish(level, touched));
+        levels_[level + 1U][touched.parent].Set(touched.slot, replacement);
+      }
+      levels_[level].clear();
     }
-    while (!updates.empty()) {
-      const uint64_t index = (updates[0].block - base) / span;
-      const uint64_t child_base = base + index * span;
-      const auto above = std::partition_point(updates.begin(), updates.end(),
-                                              [child_base, span](const BlockTree::Update& update) {
-                                                return update.block < child_base + span;
-                                              });
-      const auto mine = updates.first(static_cast<size_t>(above - updates.begin()));
-      updates = updates.subspan(mine.size());
-      BlockPtr& child = node->children[index];
-      ASSIGN_OR_RETURN(const BlockPtr replacement, level == 1
-                                                       ? ReplaceData(child, mine[0])
-                                                       : Apply(child, level - 1, child_base, mine));
-      changed |= replacement != child;
-      child = replacement;
-    }
-    if (!changed) {
-      return old;
-    }
-    return editor_.Replace(grows ? BlockPtr{} : old, level, std::move(node));
+    return Finish(height, levels_[height][0]);
   }
 
  private:
-  absl::StatusOr<BlockPtr> ReplaceData(const BlockPtr& old, const BlockTree::Update& update) {
+  // A node that leads to updates, or will.
+  struct Touched {
+    BlockPtr old;  // a hole: there was none
+    uint64_t base = 0;
+    std::span<const BlockTree::Update> updates;
+    size_t parent = 0;  // its place among those of the level above
+    size_t slot = 0;    // and below that one
+    std::shared_ptr<Node> node;
+    bool changed = false;
+
+    void Set(size_t index, const BlockPtr& child) {
+      changed |= node->children[index] != child;
+      node->children[index] = child;
+    }
+  };
+
+  // Fetches the node and finds those of the level below that lead to its updates. At level 1 these
+  // are the blocks themselves: they are replaced at once.
+  absl::Status Descend(uint8_t level, size_t place) {
+    Touched& touched = levels_[level][place];
+    touched.node = std::make_shared<Node>();
+    const uint64_t span = SpanBlocks(level - 1);
+    std::span<const BlockTree::Update> updates = touched.updates;
+    if (!touched.old.is_hole() && touched.old.level < level) {
+      const BlockPtr lower = std::exchange(touched.old, BlockPtr{});
+      touched.Set(0, lower);
+      const bool led_to = !updates.empty() && updates[0].block < touched.base + span;
+      if (lower.level + 1 < level && !led_to) {
+        levels_[level - 1U].push_back({.old = lower, .base = touched.base, .parent = place});
+      }
+    } else if (!touched.old.is_hole()) {
+      ASSIGN_OR_RETURN(const auto current, editor_.tree().ReadNode(touched.old));
+      *touched.node = *current;
+    }
+    while (!updates.empty()) {
+      const size_t slot = (updates[0].block - touched.base) / span;
+      const uint64_t end = touched.base + (slot + 1) * span;
+      const auto above = std::partition_point(
+          updates.begin(), updates.end(), [end](const auto& update) { return update.block < end; });
+      const auto below = updates.first(static_cast<size_t>(above - updates.begin()));
+      updates = updates.subspan(below.size());
+      const BlockPtr& child = touched.node->children[slot];
+      if (level == 1) {
+        RETURN_IF_ERROR(ReplaceData(child, below[0]));
+        touched.Set(slot, below[0].pointer);
+      } else {
+        levels_[level - 1U].push_back(
+            {.old = child, .base = end - span, .updates = below, .parent = place, .slot = slot});
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status ReplaceData(const BlockPtr& old, const BlockTree::Update& update) {
     if (!old.is_hole()) {
       RETURN_IF_ERROR(editor_.Kill(old));
     }
@@ -123,11 +161,18 @@ class Rewriter {
                     "a block is data of level 0");
       editor_.changes().Born(update.pointer, update.extents);
     }
-    return update.pointer;
+    return absl::OkStatus();
+  }
+
+  // What takes the place of a node whose children are final.
+  absl::StatusOr<BlockPtr> Finish(uint8_t level, Touched& touched) {
+    if (!touched.changed) return touched.old;
+    return editor_.Replace(touched.old, level, std::move(touched.node));
   }
 
   Editor& editor_;
   const Txg now_;
+  std::vector<std::vector<Touched>> levels_;  // by level, in the order of their blocks
 };
 
 class Trimmer {
@@ -212,7 +257,7 @@ absl::Status BlockTree::Rewrite(TreeState* state, std::span<const Update> update
   }
   Editor editor(*this, store_, cache_, writer, changes);
   ASSIGN_OR_RETURN(const BlockPtr root,
-                   Rewriter(editor, writer.txg()).Apply(state->root, height, 0, updates));
+                   Rewriter(editor, writer.txg()).Apply(state->root, height, updates));
   state->root = root;
   state->height = height;
   return absl::OkStatus();

@@ -221,7 +221,6 @@ class AllocatorModel {
 
   void FreeSome(WriteTxn& txn, Txg txg) {
     const std::vector<Run> runs = Choose();
-    ASSERT_OK(allocator().CheckFree(txn, runs));
     ASSERT_OK(allocator().Free(txn, txg, runs));
     for (const Run& run : runs) {
       for (uint64_t sector = run.address; sector < run.end(); ++sector) {
@@ -260,7 +259,6 @@ class AllocatorModel {
     }
     runs.insert(runs.begin() + static_cast<ptrdiff_t>(Below(runs.size() + 1)),
                 Run{.address = sector, .sectors = 1});
-    EXPECT_CODE(allocator().CheckFree(txn, runs), kDataLoss);
     EXPECT_CODE(allocator().Free(txn, txg, runs), kDataLoss);
   }
 

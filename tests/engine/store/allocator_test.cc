@@ -130,7 +130,6 @@ TEST_F(AllocatorTest, DoubleFreeIsDataLossAndChangesNothing) {
   const Run other = Allocate(50);
   const auto refused = [&](const std::vector<Run>& runs) {
     InTxg([&](WriteTxn& txn, Txg txg) {
-      EXPECT_CODE(allocator().CheckFree(txn, runs), kDataLoss);
       const uint64_t logged_sectors = allocator().free_logged_sectors();
       EXPECT_CODE(allocator().Free(txn, txg, runs), kDataLoss);
       EXPECT_EQ(allocator().free_logged_sectors(), logged_sectors);
@@ -144,10 +143,9 @@ TEST_F(AllocatorTest, DoubleFreeIsDataLossAndChangesNothing) {
   refused({At(~uint64_t{0}, 2)});
   refused({At(run.address, 0)});
   InTxg([&](WriteTxn& txn, Txg txg) {
-    EXPECT_OK(allocator().CheckFree(txn, std::vector<Run>{run}));
     EXPECT_OK(allocator().Free(txn, txg, std::vector<Run>{At(run.address + 10, 10)}));
     // In the log of this very txg.
-    EXPECT_CODE(allocator().CheckFree(txn, std::vector<Run>{run}), kDataLoss);
+    EXPECT_CODE(allocator().Free(txn, txg, std::vector<Run>{run}), kDataLoss);
   });
   refused({At(run.address + 19, 1)});  // in a past txg's log
   Reopen();
@@ -279,7 +277,9 @@ TEST_F(AllocatorTest, PunchedRunsAreWithheldUntilItsEnd) {
   });
   // The punch is still at work after the failure.
   EXPECT_EQ(allocator().available_sectors(), 99u);
-  EXPECT_CODE(allocator().CheckFree(*ValueOf(meta().BeginRead()), to_punch), kDataLoss);
+  InTxg([&](WriteTxn& txn, Txg txg) {
+    EXPECT_CODE(allocator().Free(txn, txg, to_punch), kDataLoss);
+  });
   allocator().EndPunch(to_punch);
   EXPECT_EQ(allocator().available_sectors(), 199u);
   allocator().EndPunch(to_punch);  // again: nothing
@@ -367,7 +367,7 @@ TEST_F(AllocatorTest, DamagedBitmapIsSetAside) {
   InTxg([&](WriteTxn& txn, Txg txg) {
     // Frees there are logged unproved, and stay logged.
     EXPECT_OK(allocator().Free(txn, txg, std::vector<Run>{At(run.address + 5, 5)}));
-    EXPECT_CODE(allocator().CheckFree(txn, std::vector<Run>{At(run.address, 6)}), kDataLoss);
+    EXPECT_CODE(allocator().Free(txn, txg, std::vector<Run>{At(run.address, 6)}), kDataLoss);
     EXPECT_EQ(ValueOf(allocator().FlushRegions(txn, txg - 1, 10, nullptr)), 0u);
     EXPECT_EQ(allocator().damaged_regions(), 1u);
     EXPECT_EQ(allocator().available_sectors(), 2 * kRegionSectors - kFirstDataSector);

@@ -126,6 +126,27 @@ TEST_F(BlockTreeTest, WarmNodesAreNotReadAgain) {
   EXPECT_EQ(pool_->file->reads() - before, 1u + 3);
 }
 
+// A level's new nodes lie side by side, so replacing them again frees one run, not single nodes.
+TEST_F(BlockTreeTest, NodesOfALevelDieTogether) {
+  ModelTree model = NewTree(128 * 128 * 128);
+  std::vector<uint64_t> blocks;
+  for (uint64_t node = 0; node < 128; ++node) {  // three lowest nodes below each of 128
+    for (uint64_t lowest = 0; lowest < 3; ++lowest) blocks.push_back((node * 128 + lowest) * 128);
+  }
+  now_ = 1;
+  Rewrite(&model, NewDataAt(blocks));
+  now_ = 2;
+  BlockWriter writer(*pool_->store, pool_->allocator, *txn_, now_);
+  PointerChanges changes(now_, 0);
+  const std::vector<BlockTree::Update> updates = NewDataAt(blocks);
+  ASSERT_OK(tree().Rewrite(&model.state, updates, writer, changes));
+  changes.Settle();
+  EXPECT_EQ(changes.freed_sums().node_sectors, 128u * 3 + 128 + 1);
+  const auto nodes = std::count_if(changes.freed().begin(), changes.freed().end(),
+                                   [](const auto& run) { return run.kind == BlockKind::kNode; });
+  EXPECT_EQ(nodes, 1);
+}
+
 TEST_F(BlockTreeTest, ARewriteReplacesEachNodeOnce) {
   ModelTree model = NewTree(128 * 128);
   std::vector<uint64_t> blocks;
