@@ -22,6 +22,7 @@
 #include "bench/bench_pool.h"
 #include "bench/samples.h"
 #include "bench/sparse_file.h"
+#include "bench/workload.h"
 
 namespace cowshed::bench {
 namespace {
@@ -205,6 +206,9 @@ void MeasureMany(const Options& options, Document* document) {
   BenchPool pool(PoolAt(options, /*durable=*/true));
   pool.Create("v", options.small_gb * kGiB, options.block_kib << 10);
   const std::shared_ptr<Volume> volume = pool.Open("v");
+  // Every write replaces something from the first on: only the number of snapshots changes.
+  FillWithBulk(*volume);
+  BenchPool::Flush(*volume);
   std::mt19937_64 random(2);
   std::vector<uint64_t> block(volume->block_bytes() / sizeof(uint64_t));
   const uint64_t blocks = volume->size_bytes() / volume->block_bytes();
