@@ -41,11 +41,11 @@ BenchPool::BenchPool(const engine::PoolOptions& options)
     : pool_(Must(Pool::Open(options), "open the pool")) {}
 
 template <typename Args>
-void BenchPool::Call(void (Pool::*verb)(Args, engine::Idempotency, engine::OutcomeCallback),
-                     Args args, std::string_view what) {
+Outcome BenchPool::Call(void (Pool::*verb)(Args, engine::Idempotency, engine::OutcomeCallback),
+                        Args args, std::string_view what) {
   Reply<absl::StatusOr<Outcome>> reply;
   ((*pool_).*verb)(std::move(args), std::nullopt, reply.Callback());
-  Must(reply.Wait().status(), what);
+  return Must(reply.Wait(), what);
 }
 
 void BenchPool::Create(const std::string& name, uint64_t size_bytes, uint32_t block_bytes) {
@@ -69,10 +69,17 @@ void BenchPool::Clone(const std::string& source, const std::string& name) {
   Call(&Pool::CloneDataset, std::move(args), "clone");
 }
 
-void BenchPool::Destroy(const std::string& name) {
+Outcome BenchPool::Destroy(const std::string& name) {
   engine::DestroyDatasetsArgs args;
   args.names = {name};
-  Call(&Pool::DestroyDatasets, std::move(args), "destroy");
+  return Call(&Pool::DestroyDatasets, std::move(args), "destroy");
+}
+
+engine::DestroyPlan BenchPool::PlanOfDestroy(const std::string& name) {
+  engine::DestroyDatasetsArgs args;
+  args.names = {name};
+  args.validate_only = true;
+  return *Call(&Pool::DestroyDatasets, std::move(args), "plan a destroy").plan;
 }
 
 void BenchPool::WaitFree() {

@@ -63,7 +63,9 @@ class BenchPool {
   void Snapshot(const std::string& name);  // "dataset@snap"
   void Clone(const std::string& source, const std::string& name);
   // Returns with the reply of the call: what was held may not be free yet.
-  void Destroy(const std::string& name);
+  engine::Outcome Destroy(const std::string& name);
+  // What Destroy would do.
+  engine::DestroyPlan PlanOfDestroy(const std::string& name);
   // Until nothing waits for reclaim and no freed sector waits to become free again.
   void WaitFree();
   // WaitFree, and all other background work is done too.
@@ -74,8 +76,9 @@ class BenchPool {
 
  private:
   template <typename Args>
-  void Call(void (engine::Pool::*verb)(Args, engine::Idempotency, engine::OutcomeCallback),
-            Args args, std::string_view what);
+  engine::Outcome Call(void (engine::Pool::*verb)(Args, engine::Idempotency,
+                                                  engine::OutcomeCallback),
+                       Args args, std::string_view what);
 
   std::unique_ptr<engine::Pool> pool_;
 };

@@ -5,7 +5,8 @@
 //   build    makes a pool with a clone of 4 KiB blocks, written through (bulk data: only the tree
 //            and the metadata are stored), of which every second block is discarded again: so no
 //            two entries of its livelist, and no two of its survivors, can join
-//   reclaim  opens the pool, destroys the clone and samples RssAnon until its last sector is free
+//   reclaim  opens the pool, destroys the clone and samples RssAnon until its last sector is free;
+//            notes how long the plan said that it would take, and the operation when half was done
 //
 // --one-sublist makes the whole list one sublist, which has to be worked through in parts.
 #include <unistd.h>
@@ -78,16 +79,29 @@ void Reclaim(const Arguments& args) {
   BenchPool pool(Options(args, /*durable=*/true));
   const uint64_t before = AnonymousBytes();
   uint64_t greatest = before;
+  const engine::DestroyPlan plan = pool.PlanOfDestroy(kClone);
   const Stopwatch watch;
-  pool.Destroy(kClone);
+  const std::string operation = pool.Destroy(kClone).operation->name;
   const engine::PoolStats& stats = pool->stats();
+  double half_seconds = 0;  // until half was done
+  double eta_seconds = 0;   // what the operation then said about the rest
   while (stats.reclaim_pending_items > 0 || pool->space().freeing_bytes > 0) {
     greatest = std::max(greatest, AnonymousBytes());
     Must(pool->health(), "reclaim");
+    if (half_seconds == 0) {
+      const auto info = Must(pool->GetOperation(operation), "get the operation");
+      if (2 * info.done_bytes >= info.total_bytes && info.eta_ms != 0) {
+        half_seconds = watch.seconds();
+        eta_seconds = static_cast<double>(info.eta_ms) / 1000;
+      }
+    }
     std::this_thread::sleep_for(kSampleInterval);
   }
   JsonLine()
       .Add("seconds", watch.seconds())
+      .Add("predicted_seconds", plan.predicted_seconds)
+      .Add("half_seconds", half_seconds)
+      .Add("eta_seconds", eta_seconds)
       .Add("before_bytes", before)
       .Add("growth_bytes", greatest - before)
       .Add("freed_bytes", stats.reclaim_freed_bytes.load())
