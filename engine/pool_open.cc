@@ -43,14 +43,35 @@ PoolUid RandomUid() {
   return {word(), word()};
 }
 
+std::string ParentOf(const std::string& path) {
+  const size_t slash = path.rfind('/', path.find_last_not_of('/'));
+  return slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
+}
+
+// Each directory that is made is durable: what is acknowledged below it has a way to it.
 absl::Status MakeDirectory(const std::string& path) {
   for (size_t at = path.find('/', 1);; at = path.find('/', at + 1)) {
     const std::string part = path.substr(0, at);
-    if (::mkdir(part.c_str(), 0750) != 0 && errno != EEXIST) {
+    if (::mkdir(part.c_str(), 0750) == 0) {
+      RETURN_IF_ERROR(SyncDirectory(ParentOf(part)));
+    } else if (errno != EEXIST) {
       return absl::ErrnoToStatus(errno, StrCat("cannot make directory ", part));
     }
     if (at == std::string::npos) return absl::OkStatus();
   }
+}
+
+// The names of a new pool are durable, those too that a process made which died over it: for this
+// one they were there already. Who may not read the parent of the pool has not made the pool's
+// name.
+absl::Status SyncNames(const PoolOptions& options) {
+  RETURN_IF_ERROR(SyncDirectory(options.directory + "/meta"));
+  RETURN_IF_ERROR(SyncDirectory(options.directory));
+  if (!options.blocks_path.starts_with("/dev/")) {
+    RETURN_IF_ERROR(SyncDirectory(ParentOf(options.blocks_path)));
+  }
+  const absl::Status parent = SyncDirectory(ParentOf(options.directory));
+  return absl::IsPermissionDenied(parent) ? absl::OkStatus() : parent;
 }
 
 }  // namespace
@@ -181,6 +202,7 @@ absl::Status PoolImpl::CreateFiles() {
   superblock.pool_uid = opened_.uid;
   superblock.capacity_sectors = opened_.capacity_sectors;
   ASSIGN_OR_RETURN(blocks_, BlockStore::Create(std::move(file), superblock));
+  RETURN_IF_ERROR(SyncNames(options_));
   RETURN_IF_ERROR(meta_->Reserve(0));
   ASSIGN_OR_RETURN(const std::unique_ptr<WriteTxn> txn, meta_->BeginWrite());
   RETURN_IF_ERROR(allocator_->Create(*txn, opened_.capacity_sectors));
