@@ -12,8 +12,11 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iostream>
 #include <new>
+#include <optional>
+#include <set>
 #include <span>
 #include <utility>
 #include <vector>
@@ -162,9 +165,33 @@ class Judge {
       if (*found == recording_.states[state]) return "";
     }
     const uint64_t acknowledged = replay.acknowledged();
+    if (IsMixture(*found, acknowledged, last)) return "";
     return StrCat("after step ", acknowledged, " \"", recording_.steps[acknowledged], "\", in \"",
                   recording_.steps[last],
                   "\": ", StateDifference(recording_.states[acknowledged], *found));
+  }
+  // Whether a gradual step is on its way and each name is as one of the states has it.
+  bool IsMixture(const VisibleState& found, uint64_t first, uint64_t last) const {
+    const auto& gradual = recording_.gradual;
+    if (std::none_of(gradual.begin() + static_cast<ptrdiff_t>(first) + 1,
+                     gradual.begin() + static_cast<ptrdiff_t>(last) + 1, std::identity())) {
+      return false;
+    }
+    std::set<std::string> names;
+    for (const auto& entry : found) names.insert(entry.first);
+    for (uint64_t state = first; state <= last; ++state) {
+      for (const auto& entry : recording_.states[state]) names.insert(entry.first);
+    }
+    const auto of = [](const VisibleState& state, const std::string& name) {
+      const auto it = state.find(name);
+      return it == state.end() ? std::optional<uint64_t>() : it->second;
+    };
+    return std::all_of(names.begin(), names.end(), [&](const std::string& name) {
+      for (uint64_t state = first; state <= last; ++state) {
+        if (of(found, name) == of(recording_.states[state], name)) return true;
+      }
+      return false;
+    });
   }
   // The image as the cut left it, for `cowshed check` and eyes.
   void Keep(const DiskReplay& replay, uint64_t image, const std::string& loss) const {

@@ -3,6 +3,7 @@
 // The random workload: verbs, places and bytes by chance, on few names so that they meet. A verb
 // that is refused is a step, too.
 #include <random>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -52,8 +53,14 @@ class RandomRecorder {
     }
     return "operations/1";
   }
-  void Do(const std::string& name, const std::function<absl::Status()>& act, bool durable = true) {
+  // A call commits the txg that all writes before it are in, unless nothing had to change.
+  void Do(const std::string& name, const std::function<absl::Status()>& act) {
+    Durable durable = unflushed_.empty() ? Durable::kYes : Durable::kIfCommitted;
     recorder_.Step(name, act, durable).IgnoreError();
+    if (recorder_.all_acknowledged()) unflushed_.clear();
+  }
+  void DoVolatile(const std::string& name, const std::function<absl::Status()>& act) {
+    recorder_.Step(name, act, Durable::kNo).IgnoreError();
   }
 
   void Create() {
@@ -71,19 +78,19 @@ class RandomRecorder {
   // What was written before an error is in the open txg and may be committed with any later one.
   void Write() {
     const std::string name = Any(false);
-    Do(
-        "write " + name, [&] { return WriteSome(name); }, /*durable=*/false);
+    unflushed_.insert(name);
+    DoVolatile("write " + name, [&] { return WriteSome(name); });
     if (Below(3) > 0) Flush(name);
   }
   void Flush(const std::string& name) {
+    unflushed_.erase(name);  // what is left after it, it does not speak for
     Do("flush " + name, [&] { return pool_.Flush(name).status(); });
   }
   void Discard() {
     const std::string name = Any(false);
-    Do(
-        "discard " + name,
-        [&] { return pool_.Discard(name, Below(8) * kBlock, (1 + Below(7)) * kBlock); },
-        /*durable=*/false);
+    unflushed_.insert(name);
+    DoVolatile("discard " + name,
+               [&] { return pool_.Discard(name, Below(8) * kBlock, (1 + Below(7)) * kBlock); });
   }
   void Destroy() {
     DestroyDatasetsArgs args;
@@ -139,6 +146,7 @@ class RandomRecorder {
       Failpoints::DisarmAll();
       return status;
     });
+    if (!recorder_.all_acknowledged()) unflushed_.insert(name);
   }
   // The process ends in the middle of a txg, with writes that no sync covered.
   void Die() {
@@ -152,10 +160,13 @@ class RandomRecorder {
       return status;
     });
     recorder_.Restart("the next process", [&] { pool_.Reopen(); });
+    unflushed_.clear();
   }
   void Drain() {
-    Do(
-        "drain", [&] { return pool_->DrainBackground(); }, /*durable=*/false);
+    recorder_
+        .Step(
+            "drain", [&] { return pool_->DrainBackground(); }, Durable::kNo, /*gradual=*/true)
+        .IgnoreError();
   }
 
   void OneStep() {
@@ -218,6 +229,7 @@ class RandomRecorder {
   WorkloadRecorder recorder_;
   TempPool& pool_;
   std::mt19937_64 random_;
+  std::set<std::string> unflushed_;  // heads with writes that nothing acknowledged
 };
 
 }  // namespace

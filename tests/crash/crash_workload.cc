@@ -115,7 +115,7 @@ WorkloadRecorder::WorkloadRecorder(std::string name) {
     options->directory = root_ + "/" + kPoolFolder;
   });
   Remember("open");
-  recorder_->Acknowledge(0);
+  AcknowledgeNewest();
 }
 
 WorkloadRecorder::~WorkloadRecorder() {
@@ -124,39 +124,49 @@ WorkloadRecorder::~WorkloadRecorder() {
   std::filesystem::remove_all(root_, ignored);
 }
 
-void WorkloadRecorder::Remember(const std::string& name) {
+void WorkloadRecorder::Remember(const std::string& name, bool gradual) {
   absl::StatusOr<VisibleState> state = ReadState(**pool_);
   COWSHED_CHECK(state.ok(), "a pool shows what it holds");
   recording_.states.push_back(*std::move(state));
   recording_.steps.push_back(name);
+  recording_.gradual.push_back(gradual);
+}
+
+void WorkloadRecorder::AcknowledgeNewest() {
+  acknowledged_ = recording_.states.size() - 1;
+  recorder_->Acknowledge(acknowledged_);
 }
 
 absl::Status WorkloadRecorder::Step(const std::string& name,
-                                    const std::function<absl::Status()>& act, bool durable) {
-  const uint64_t next = recording_.states.size();
-  recorder_->Begin(next);
+                                    const std::function<absl::Status()>& act, Durable durable,
+                                    bool gradual) {
+  const Txg committed_before = (*pool_)->committed_txg();
+  recorder_->Begin(recording_.states.size());
   const absl::Status status = act();
-  Remember(status.ok() ? name : StrCat(name, " (refused)"));
-  // Between a step and its state nothing moves: the background only runs within a step.
-  if (status.ok() && durable) recorder_->Acknowledge(next);
+  Remember(status.ok() ? name : StrCat(name, " (refused)"), gradual);
+  const bool committed = (*pool_)->committed_txg() > committed_before;
+  // Between a step and its acknowledgement nothing moves: the background only runs within a step.
+  if (status.ok() && durable != Durable::kNo && (committed || durable == Durable::kYes)) {
+    AcknowledgeNewest();
+  }
   return status;
 }
 
 void WorkloadRecorder::Restart(const std::string& name, const std::function<void()>& act) {
-  const uint64_t next = recording_.states.size();
-  recorder_->Begin(next);
+  recorder_->Begin(recording_.states.size());
   act();
   Remember(name);
-  recorder_->Acknowledge(next);
+  AcknowledgeNewest();
 }
 
 Recording WorkloadRecorder::Take() {
   // What the background has left changes nothing that is shown, unless a time has come.
   Step(
-      "the last drain", [this] { return (*pool_)->DrainBackground(); }, /*durable=*/false)
+      "the last drain", [this] { return (*pool_)->DrainBackground(); }, Durable::kNo,
+      /*gradual=*/true)
       .IgnoreError();
   pool_.reset();  // which commits what is still open
-  recorder_->Acknowledge(recording_.states.size() - 1);
+  AcknowledgeNewest();
   recording_.log = recorder_->Take();
   recorder_.reset();
   return std::move(recording_);
@@ -179,7 +189,8 @@ class ScriptRecorder {
   }
 
  private:
-  void Do(const std::string& name, const std::function<absl::Status()>& act, bool durable = true) {
+  void Do(const std::string& name, const std::function<absl::Status()>& act,
+          Durable durable = Durable::kYes) {
     const absl::Status status = recorder_.Step(name, act, durable);
     COWSHED_CHECK(status.ok(), name.c_str());
   }
@@ -257,7 +268,8 @@ class ScriptRecorder {
   // The process dies with writes that no sync covered, and a new one goes on.
   void AddDeaths() {
     Do(
-        "volatile write", [&] { return pool_.Write("l", 0, std::string(8192, 'u')); }, false);
+        "volatile write", [&] { return pool_.Write("l", 0, std::string(8192, 'u')); },
+        Durable::kNo);
     recorder_
         .Step("a sync that fails",
               [&] {
@@ -271,7 +283,8 @@ class ScriptRecorder {
     Do("metadata only", [&] { return pool_.Create("n", kBlock).status(); });
     Do("write l", [&] { return WriteFlushed("l", 21, 'y', 10); });
     Do(
-        "volatile write", [&] { return pool_.Write("l", 0, std::string(8192, 'U')); }, false);
+        "volatile write", [&] { return pool_.Write("l", 0, std::string(8192, 'U')); },
+        Durable::kNo);
     Do("a snapshot commits it", [&] { return pool_.Snapshot("l@s").status(); });
     recorder_.Restart("closed and opened", [&] { pool_.Reopen(); });
   }

@@ -39,11 +39,16 @@ struct Recording {
   DiskLog log;
   std::vector<VisibleState> states;
   std::vector<std::string> steps;  // that led to each state
+  std::vector<bool> gradual;       // the step took several txgs, a name or more in each
 };
 
 // The options of the recorded pool, and of its images.
 void SetCrashOptions(PoolOptions* options);
 inline constexpr char kPoolFolder[] = "pool";  // below the recorded directory
+
+// What the success of a step acknowledges: that everything up to it is durable, nothing, or the
+// former if it committed a txg (what did not commit need not speak for the writes to others).
+enum class Durable : uint8_t { kYes, kNo, kIfCommitted };
 
 // Runs steps on a new pool and records them.
 class WorkloadRecorder {
@@ -52,10 +57,11 @@ class WorkloadRecorder {
   ~WorkloadRecorder();
 
   TempPool& pool() { return *pool_; }
-  // Runs `act`, whose success is durable unless said otherwise. A refused step changes nothing and
-  // is a step, too.
+  // Runs `act`, in one txg unless it is gradual. A refused step changes nothing and is one, too.
   absl::Status Step(const std::string& name, const std::function<absl::Status()>& act,
-                    bool durable = true);
+                    Durable durable = Durable::kYes, bool gradual = false);
+  // The newest state is acknowledged.
+  bool all_acknowledged() const { return acknowledged_ + 1 == recording_.states.size(); }
   // Runs `act`, after which the pool shows what was durable, for example because it was reopened.
   void Restart(const std::string& name, const std::function<void()>& act);
   const VisibleState& state() const { return recording_.states.back(); }
@@ -63,10 +69,12 @@ class WorkloadRecorder {
   Recording Take();
 
  private:
-  void Remember(const std::string& name);
+  void Remember(const std::string& name, bool gradual = false);
+  void AcknowledgeNewest();
 
   std::string root_;
   Recording recording_;
+  uint64_t acknowledged_ = 0;
   std::unique_ptr<DiskRecorder> recorder_;
   std::unique_ptr<TempPool> pool_;
 };
