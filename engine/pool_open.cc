@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <chrono>
+#include <filesystem>
 #include <random>
 #include <utility>
 
@@ -15,6 +16,7 @@
 #include "engine/gauges.h"
 #include "engine/livelist_drop.h"
 #include "engine/pool_impl.h"
+#include "engine/store/features.h"
 
 namespace cowshed::engine {
 namespace {
@@ -61,6 +63,25 @@ absl::Status MakeDirectory(const std::string& path) {
   }
 }
 
+// Metadata are made aside and moved in place whole: a power cut leaves a store or none, never a
+// file that LMDB has begun to write and then refuses.
+absl::Status MakeMetadata(const std::string& directory, const MetaStoreOptions& options) {
+  if (std::filesystem::exists(directory + "/data.mdb")) return absl::OkStatus();
+  const std::string aside = directory + "/new";
+  std::error_code error;
+  std::filesystem::remove_all(aside, error);
+  if (!error) {
+    const auto meta = MetaStore::Open(aside, /*create=*/true, /*read_only=*/false, options);
+    RETURN_IF_ERROR(meta.status());
+  }
+  if (!error) std::filesystem::rename(aside + "/data.mdb", directory + "/data.mdb", error);
+  if (error) {
+    return absl::ErrnoToStatus(error.value(), View(StrCat("cannot make metadata in ", directory)));
+  }
+  std::filesystem::remove_all(aside, error);  // where it stays, nothing depends on it
+  return absl::OkStatus();
+}
+
 // The names of a new pool are durable, those too that a process made which died over it: for this
 // one they were there already. Who may not read the parent of the pool has not made the pool's
 // name.
@@ -72,6 +93,19 @@ absl::Status SyncNames(const PoolOptions& options) {
   }
   const absl::Status parent = SyncDirectory(ParentOf(options.directory));
   return absl::IsPermissionDenied(parent) ? absl::OkStatus() : parent;
+}
+
+// Asked before the record is decoded, which a newer version may have made longer. Version, uid and
+// masks stay its first fields for ever.
+absl::Status CheckMetadataReadable(const ReadTxn& txn) {
+  ASSIGN_OR_RETURN(const std::optional<std::string_view> bytes,
+                   txn.Get(PoolRecord::kTable, PoolRecord::kKey));
+  if (!bytes.has_value()) return absl::OkStatus();
+  PoolRecord record;
+  Decoder decoder(*bytes);
+  decoder.Get(&record.version).Get(&record.uid).Get(&record.features);
+  if (!decoder.ok()) return absl::DataLossError("pool record has a wrong length");
+  return CheckReadable(record.version, record.features, "metadata");
 }
 
 }  // namespace
@@ -123,12 +157,14 @@ absl::Status PoolImpl::OpenFiles() {
   meta_options.map_bytes = options_.meta_map_bytes;
   meta_options.reserve_bytes = options_.meta_reserve_bytes;
   const bool may_create = options_.create_if_missing && !options_.read_only;
+  if (may_create) RETURN_IF_ERROR(MakeMetadata(meta_directory, meta_options));
   ASSIGN_OR_RETURN(meta_,
                    MetaStore::Open(meta_directory, may_create, options_.read_only, meta_options));
   AllocatorOptions allocator_options;
   allocator_options.free_log_max_runs = options_.free_log_max_runs;
   allocator_ = std::make_unique<Allocator>(allocator_options);
   ASSIGN_OR_RETURN(const std::unique_ptr<ReadTxn> txn, meta_->BeginRead());
+  RETURN_IF_ERROR(CheckMetadataReadable(*txn));
   ASSIGN_OR_RETURN(std::optional<PoolRecord> record,
                    FindRecord<PoolRecord>(*txn, PoolRecord::kKey));
   if (!record.has_value()) {
@@ -147,13 +183,9 @@ absl::Status PoolImpl::OpenFiles() {
 // The two files must be of one pool and of one moment.
 absl::Status PoolImpl::CheckPair(const PoolRecord& record) const {
   const Superblock& superblock = blocks_->superblock();
-  if (record.version > kFormatVersion || record.features.incompatible != 0) {
-    return absl::FailedPreconditionError(StrCat("the pool has format version ", record.version,
-                                                " or features that this program does not know"));
-  }
-  if (record.features.read_only_compatible != 0 && !options_.read_only) {
-    return absl::FailedPreconditionError(
-        "the pool has features that this program may only read: open it read-only");
+  if (!options_.read_only) {
+    RETURN_IF_ERROR(CheckWritable(superblock.features, "blocks"));
+    RETURN_IF_ERROR(CheckWritable(record.features, "metadata"));
   }
   if (!(superblock.pool_uid == record.uid)) {
     return absl::FailedPreconditionError(StrCat(

@@ -122,7 +122,7 @@ class Judge {
       const std::string loss = JudgeImage(replay, plan_.ChoiceOf(image), image, directory);
       if (!loss.empty()) {
         report->losses.fetch_add(1);
-        if (!options_.quiet) Tell(image, loss);
+        Tell(image, loss);
         if (!options_.keep_below.empty() && kept++ < kKeptLosses) Keep(replay, image, loss);
       }
       report->judged.fetch_add(1);
@@ -130,8 +130,10 @@ class Judge {
     std::filesystem::remove_all(directory);
   }
   void Tell(uint64_t image, const std::string& loss) const {
-    std::cerr << StrCat("LOSS ", number_, ".", image, " (", recording_.name, "): ", loss,
-                        "\n  again: ", options_.command, " --only ", number_, ".", image, "\n");
+    if (options_.quiet) return;
+    std::cerr << StrCat("LOSS ", number_, ".", image, " (", recording_.name, "): ", loss, "\n");
+    if (options_.command.empty()) return;
+    std::cerr << StrCat("  again: ", options_.command, " --only ", number_, ".", image, "\n");
   }
 
  private:

@@ -137,6 +137,19 @@ void NoteCreation(const char* path, bool is_directory) {
   }
 }
 
+void NoteRename(const char* from, const char* to) {
+  Log& log = TheLog();
+  const MutexLock lock(log.mutex());
+  const std::optional<uint32_t> path = log.FindPath(from, /*is_directory=*/false);
+  const std::optional<uint32_t> target = log.FindPath(to, /*is_directory=*/false);
+  if (!path.has_value() || !target.has_value()) return;
+  DiskOp op;
+  op.kind = DiskOp::Kind::kRename;
+  op.path = *path;
+  op.bytes = *target;
+  log.Add(std::move(op));
+}
+
 void NoteMark(DiskOp::Kind kind, uint64_t state) {
   DiskOp op;
   op.kind = kind;
@@ -188,6 +201,13 @@ int mkdir(const char* path, mode_t mode) noexcept {
   if (rc == 0 && cowshed::engine::recording.load()) {
     cowshed::engine::NoteCreation(path, /*is_directory=*/true);
   }
+  return rc;
+}
+
+int rename(const char* from, const char* to) noexcept {
+  static auto* const next = Libc<int(const char*, const char*)>("rename");
+  const int rc = next(from, to);
+  if (rc == 0 && cowshed::engine::recording.load()) cowshed::engine::NoteRename(from, to);
   return rc;
 }
 

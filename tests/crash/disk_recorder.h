@@ -21,6 +21,7 @@ namespace cowshed::engine {
 struct DiskOp {
   enum class Kind : uint8_t {
     kCreate,        // a new name: `path`
+    kRename,        // of `path`: path number `bytes`
     kWrite,         // `data` at `offset`
     kPunch,         // zeros over `bytes` bytes at `offset`
     kLength,        // the file has at least `bytes` bytes

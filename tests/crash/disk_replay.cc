@@ -82,6 +82,13 @@ void DiskReplay::Begin(const DiskOp& op) {
     case DiskOp::Kind::kCreate:
       file.created = true;
       break;
+    case DiskOp::Kind::kRename: {
+      File renamed = file;
+      renamed.name_durable = false;
+      file.renamed_to = static_cast<uint32_t>(op.bytes);
+      files_[op.bytes] = std::move(renamed);
+      break;
+    }
     case DiskOp::Kind::kWrite:
       Change(file, op.offset, op.data);
       break;
@@ -233,7 +240,10 @@ void DiskReplay::WriteImage(const std::string& directory, uint64_t choice) const
     const File& file = files_[path];
     const bool named = file.name_durable || choice == 1 || (choice > 1 && random() % 2 == 0);
     there[path] = file.created && named && there[ParentOf(path)];
-    if (!there[path]) continue;
+  }
+  for (uint32_t path = 1; path < files_.size(); ++path) {
+    const File& file = files_[path];
+    if (!there[path] || (file.renamed_to != 0 && there[file.renamed_to])) continue;
     const std::string full = directory + "/" + log_.paths[path];
     if (log_.is_directory[path]) {
       COWSHED_CHECK(mkdir(full.c_str(), 0700) == 0, "an image's directory can be made");

@@ -60,6 +60,7 @@ class DiskReplay {
   struct File {
     bool created = false;
     bool name_durable = false;
+    uint32_t renamed_to = 0;  // its other name, under which it is where that is there; 0: none
     Bytes durable;
     Bytes cached;
     std::vector<Pending> pending;
