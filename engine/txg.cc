@@ -38,6 +38,11 @@ absl::Status Suspended(std::string_view why) {
                    "the pool takes no changes until the server is restarted: " + std::string(why));
 }
 
+absl::Status ReadOnly() {
+  return MakeError(absl::StatusCode::kUnavailable, "POOL_SUSPENDED",
+                   "the pool is open for reading only");
+}
+
 absl::Status Stopping() {
   return MakeError(absl::StatusCode::kUnavailable, "SERVER_STOPPING", "the pool is being closed");
 }
@@ -50,6 +55,7 @@ TxgManager::TxgManager(PoolParts& parts, PoolRecord record)
       dirty_limit_bytes_(parts.options.dirty_max_bytes),
       next_txg_(std::max(record.txg, parts.blocks.superblock().stamp_txg) + 1),
       last_sync_(Clock::now()),
+      suspended_(parts.options.read_only ? ReadOnly() : absl::OkStatus()),
       record_(std::move(record)) {
   UpdateGauges(record_);
   RefreshMetaGauges(parts_);

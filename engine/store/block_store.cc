@@ -14,6 +14,7 @@
 #include "engine/base/hash.h"
 #include "engine/base/status_macros.h"
 #include "engine/base/strings.h"
+#include "engine/store/features.h"
 
 namespace cowshed::engine {
 namespace {
@@ -41,21 +42,6 @@ absl::Status Failed() {
 
 std::string Name(const BlockPtr& pointer) {
   return StrCat("block at sector ", pointer.address, " born in txg ", pointer.birth);
-}
-
-absl::Status CheckFeatures(const Superblock& superblock) {
-  const FeatureMasks& masks = superblock.features;
-  if (superblock.version > kFormatVersion) {
-    return absl::FailedPreconditionError(
-        StrCat("blocks has format version ", superblock.version, ", newer than ", kFormatVersion));
-  }
-  const uint64_t unknown = masks.incompatible & ~kKnownFeatures.incompatible;
-  if (superblock.sector_bytes != kSectorBytes || unknown != 0) {
-    return absl::FailedPreconditionError(StrCat("blocks uses features unknown here: mask ", unknown,
-                                                ", sectors of ", superblock.sector_bytes,
-                                                " bytes"));
-  }
-  return absl::OkStatus();
 }
 
 // The superblock in `slot`, if it is one of ours and whole.
@@ -94,7 +80,11 @@ absl::StatusOr<std::unique_ptr<BlockStore>> BlockStore::Open(std::unique_ptr<Fil
   if (!newest.has_value()) {
     return absl::FailedPreconditionError("blocks has no valid superblock");
   }
-  RETURN_IF_ERROR(CheckFeatures(*newest));
+  RETURN_IF_ERROR(CheckReadable(newest->version, newest->features, "blocks"));
+  if (newest->sector_bytes != kSectorBytes) {
+    return absl::FailedPreconditionError(
+        StrCat("blocks has sectors of ", newest->sector_bytes, " bytes, not ", kSectorBytes));
+  }
   store->superblock_ = *newest;
   store->capacity_sectors_.store(newest->capacity_sectors);
   return store;
