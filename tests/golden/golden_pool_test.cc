@@ -7,16 +7,15 @@
 
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
+#include <functional>
 #include <memory>
 #include <string>
 
-#include "engine/base/hash.h"
 #include "engine/base/strings.h"
-#include "engine/store/codec.h"
 #include "engine/store/format.h"
 #include "engine/store/records.h"
 #include "tests/golden/golden_pool.h"
+#include "tests/support/superblock_change.h"
 #include "tests/support/testing.h"
 
 namespace cowshed::engine {
@@ -88,19 +87,7 @@ class FeaturesTest : public testing::Test {
     return Pool::Open(options).status();
   }
   void ChangeBlocks(const std::function<void(Superblock*)>& change) {
-    std::fstream file(options_.directory + "/blocks",
-                      std::ios::in | std::ios::out | std::ios::binary);
-    for (const uint64_t at : {uint64_t{0}, uint64_t{kSectorBytes}}) {
-      Superblock superblock;
-      file.seekg(static_cast<std::streamoff>(at));
-      file.read(reinterpret_cast<char*>(&superblock), sizeof(superblock));
-      change(&superblock);
-      superblock.checksum = Hash64(
-          std::string_view(reinterpret_cast<char*>(&superblock), offsetof(Superblock, checksum)));
-      file.seekp(static_cast<std::streamoff>(at));
-      file.write(reinterpret_cast<char*>(&superblock), sizeof(superblock));
-    }
-    ASSERT_TRUE(file.good());
+    ChangeSuperblocks(options_.directory, change);
   }
   // `extra`: what a newer version might append to the record.
   void ChangeMetadata(const std::function<void(PoolRecord*)>& change,

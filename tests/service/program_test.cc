@@ -15,6 +15,7 @@
 #include <sstream>
 
 #include "tests/service/server_fixture.h"
+#include "tests/support/superblock_change.h"
 
 namespace cowshed::service {
 namespace {
@@ -160,6 +161,28 @@ TEST_F(ProgramTest, ChecksAndCountsAPoolThatIsNotServed) {
   EXPECT_THAT(output, HasSubstr("pool.datasets\t0\n"));
   EXPECT_EQ(Run({"inspect", "--json", "--pool", dir_.Path("pool")}, &output), 0);
   EXPECT_THAT(output, HasSubstr("\"datasets\": 0"));
+}
+
+TEST_F(ProgramTest, SaysWhatItDoesNotKnowOfAPool) {
+  const std::string pool = dir_.Path("pool");
+  {
+    Program server(ServeArguments(), dir_.Path("server"));
+    server.LineAfter("try: ");
+    EXPECT_EQ(server.Stop(), 0);
+  }
+  std::string output;
+  engine::ChangeSuperblocks(
+      pool, [](engine::Superblock* superblock) { superblock->features.read_only_compatible = 2; });
+  EXPECT_EQ(Run(ServeArguments(), &output), 1);
+  EXPECT_THAT(output, HasSubstr("blocks uses features that this program may only read"));
+  EXPECT_EQ(Run({"check", "--pool", pool}, &output), 0);
+  engine::ChangeSuperblocks(
+      pool, [](engine::Superblock* superblock) { superblock->features = {.incompatible = 4}; });
+  for (const auto& arguments :
+       {ServeArguments(), {"check", "--pool", pool}, {"inspect", "--pool", pool}}) {
+    EXPECT_EQ(Run(arguments, &output), 1);
+    EXPECT_THAT(output, HasSubstr("(incompatible mask 0x4): open the pool with a newer version"));
+  }
 }
 
 TEST_F(ProgramTest, FlagsComeFromEnvironmentAndFileToo) {
