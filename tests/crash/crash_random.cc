@@ -86,8 +86,14 @@ class RandomRecorder {
     unflushed_.erase(name);  // what is left after it, it does not speak for
     Do("flush " + name, [&] { return pool_.Flush(name).status(); });
   }
+  // A second trim of a dataset, and a change of its size, wait for the first: for a drain.
+  void DrainIfTrimming(const std::string& name) {
+    const absl::StatusOr<DatasetInfo> info = pool_->GetDataset(name);
+    if (info.ok() && info->state == DatasetState::kTrimming) Drain();
+  }
   void Discard() {
     const std::string name = Any(false);
+    DrainIfTrimming(name);
     unflushed_.insert(name);
     DoVolatile("discard " + name,
                [&] { return pool_.Discard(name, Below(8) * kBlock, (1 + Below(7)) * kBlock); });
@@ -133,6 +139,7 @@ class RandomRecorder {
     if (Below(2) == 0) args.size_bytes = (1 + Below(16)) * kBlock;
     if (Below(2) == 0) args.set_labels["l"] = StrCat(Below(100));
     if (Below(8) == 0) args.expire_time_ms = pool_.now_ms() + 3000;
+    if (args.size_bytes.has_value()) DrainIfTrimming(args.name);
     Do("update " + args.name, [&] { return pool_.Call(&Pool::UpdateDataset, args).status(); });
   }
   // A list is lost where the next write finds it costly or damaged; the background rebuilds it.
