@@ -100,7 +100,8 @@ void SetCrashOptions(PoolOptions* options) {
   options->blocks_reserve_bytes = 1 << 20;
   options->condense_min_entries = 8;
   options->rebuild_bite_pointers = 20;
-  options->txg_interval = std::chrono::hours(1);  // or a step could be cut in two by a clock
+  options->txg_interval = std::chrono::hours(1);        // or a step could be cut in two by a clock
+  options->reclaim_txg_budget = std::chrono::hours(1);  // or bites would follow what was measured
 }
 
 // ---- Recording ----------------------------------------------------------------------------------
