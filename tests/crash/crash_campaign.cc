@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -221,6 +222,7 @@ pid_t StartChild(Judge& judge, uint64_t first, uint64_t stride, ChildReport* rep
   const pid_t child = fork();
   COWSHED_CHECK(child >= 0, "a child can be made");
   if (child > 0) return child;
+  prctl(PR_SET_PDEATHSIG, SIGKILL);  // nobody would count what it finds
   std::signal(SIGALRM, SIG_DFL);
   // What an expected crash has to say is no news.
   if (judge.quiet() && std::freopen("/dev/null", "w", stderr) == nullptr) _exit(1);
