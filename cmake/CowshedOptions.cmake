@@ -52,6 +52,11 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   target_compile_options(cowshed_options INTERFACE -Wthread-safety -Wrange-loop-analysis)
 endif()
 
+# The order of locks is checked where speed does not matter: engine/base/lock_order.h.
+if(COWSHED_SANITIZE OR CMAKE_BUILD_TYPE STREQUAL "Debug")
+  target_compile_definitions(cowshed_options INTERFACE COWSHED_CHECK_LOCK_ORDER)
+endif()
+
 if(COWSHED_SANITIZE)
   target_compile_options(
     cowshed_options INTERFACE -fsanitize=${COWSHED_SANITIZE} -fno-sanitize-recover=all

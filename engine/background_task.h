@@ -37,8 +37,8 @@ class BackgroundTask {
   const std::chrono::milliseconds interval_;
   const Step step_;
   std::thread thread_;
-  Mutex step_mutex_;  // one step at a time; taken before mutex_
-  Mutex mutex_;
+  Mutex step_mutex_{LockRank::kTaskStep};  // one step at a time
+  Mutex mutex_{LockRank::kTaskState};
   CondVar changed_;
   bool woken_ ABSL_GUARDED_BY(mutex_) = true;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

@@ -51,7 +51,7 @@ struct Head {
   const DatasetId id;
   const std::string uid;
 
-  mutable Mutex mutex;
+  mutable Mutex mutex{LockRank::kHead};
   TreeState tree ABSL_GUARDED_BY(mutex);
   uint64_t referenced_sectors ABSL_GUARDED_BY(mutex) = 0;
   std::optional<uint64_t> quota_bytes ABSL_GUARDED_BY(mutex);
@@ -115,7 +115,7 @@ class HeadTable {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(head.mutex);
 
   const uint32_t open_max_;
-  Mutex mutex_;  // taken before a head's
+  Mutex mutex_{LockRank::kHeadTable};  // taken before a head's
   Txg published_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::flat_hash_map<DatasetId, std::shared_ptr<Head>> heads_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<SnapshotId, std::weak_ptr<SnapshotView>> snapshots_ ABSL_GUARDED_BY(mutex_);

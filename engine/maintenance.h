@@ -79,7 +79,7 @@ class Puncher {
  private:
   PoolParts& parts_;
   TxgManager& txgs_;
-  Mutex mutex_;
+  Mutex mutex_{LockRank::kPunchQueue};
   std::vector<Run> queue_ ABSL_GUARDED_BY(mutex_);
 };
 

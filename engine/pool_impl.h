@@ -129,7 +129,7 @@ class PoolImpl final : public Pool {
     uint64_t fingerprint = 0;
     std::vector<OutcomeCallback> waiters;
   };
-  Mutex mutex_;
+  Mutex mutex_{LockRank::kCallsInFlight};
   std::map<std::string, InFlight> in_flight_ ABSL_GUARDED_BY(mutex_);
 };
 

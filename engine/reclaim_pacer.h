@@ -99,7 +99,7 @@ class ReclaimPacer {
   const std::chrono::microseconds budget_;
   const uint64_t max_runs_;
   const uint32_t max_jobs_;
-  mutable Mutex mutex_;
+  mutable Mutex mutex_{LockRank::kReclaimPacer};
   std::array<Rate, static_cast<size_t>(ReclaimUnit::kCount)> costs_ ABSL_GUARDED_BY(mutex_);
   Rate read_ ABSL_GUARDED_BY(mutex_);
   Rate round_ ABSL_GUARDED_BY(mutex_);

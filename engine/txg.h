@@ -180,7 +180,7 @@ class TxgManager {
   Txg next_txg_;
   std::chrono::steady_clock::time_point last_sync_;
 
-  mutable Mutex mutex_;
+  mutable Mutex mutex_{LockRank::kTxg};
   CondVar work_;    // for the txg thread
   CondVar synced_;  // for writers that wait for memory or space
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

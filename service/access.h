@@ -47,7 +47,7 @@ class Access {
                                                const std::string& method, Effect effect) const;
 
   const Roles roles_;
-  engine::Mutex mutex_;
+  engine::Mutex mutex_{engine::LockRank::kAccess};
   std::map<std::string, uint32_t> users_ ABSL_GUARDED_BY(mutex_);  // peer -> uid
 };
 

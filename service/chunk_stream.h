@@ -143,7 +143,7 @@ class ChunkStream final : public grpc::ServerWriteReactor<Chunk>,
   const OffsetOf offset_of_;
   Source source_;  // touched by the worker that set `making_`
   std::shared_ptr<ChunkStream> self_;
-  engine::Mutex mutex_;
+  engine::Mutex mutex_{engine::LockRank::kCall};
   std::array<Chunk, 2> buffers_;  // [sent_] is gRPC's, the other one the worker's
   int sent_ ABSL_GUARDED_BY(mutex_) = 0;
   bool making_ ABSL_GUARDED_BY(mutex_) = false;   // a worker fills the other buffer

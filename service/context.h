@@ -54,7 +54,7 @@ class Callbacks {
   void WaitForNone() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  mutable engine::Mutex mutex_;
+  mutable engine::Mutex mutex_{engine::LockRank::kCallbacks};
   engine::CondVar none_;
   int count_ ABSL_GUARDED_BY(mutex_) = 0;
 };

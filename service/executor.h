@@ -49,7 +49,7 @@ class Executor {
 
   const size_t queue_max_;
   metrics::ServiceStats& stats_;
-  engine::Mutex mutex_;
+  engine::Mutex mutex_{engine::LockRank::kExecutor};
   engine::CondVar wake_;
   std::deque<Task> queue_ ABSL_GUARDED_BY(mutex_);
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;

@@ -57,7 +57,7 @@ class OperationWait final : public grpc::ServerUnaryReactor,
   const bool any_;
   const std::chrono::milliseconds timeout_;
   std::shared_ptr<OperationWait> self_;
-  engine::Mutex mutex_;
+  engine::Mutex mutex_{engine::LockRank::kCall};
   v1::WaitOperationsResponse* const reply_ ABSL_PT_GUARDED_BY(mutex_);
   std::set<std::string> unfinished_ ABSL_GUARDED_BY(mutex_);
   bool answered_ ABSL_GUARDED_BY(mutex_) = false;
@@ -82,7 +82,7 @@ class OperationWaits : public std::enable_shared_from_this<OperationWaits> {
   void Listen() ABSL_LOCKS_EXCLUDED(mutex_);
 
   ServiceContext& context_;
-  engine::Mutex mutex_;
+  engine::Mutex mutex_{engine::LockRank::kWaits};
   std::set<std::shared_ptr<OperationWait>> waits_ ABSL_GUARDED_BY(mutex_);
   bool listening_ ABSL_GUARDED_BY(mutex_) = false;
   bool look_queued_ ABSL_GUARDED_BY(mutex_) = false;

@@ -77,7 +77,7 @@ class Server {
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::unique_ptr<Listener> listener_;
   std::thread housekeeper_;
-  engine::Mutex mutex_;
+  engine::Mutex mutex_{engine::LockRank::kServer};
   engine::CondVar wake_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 };

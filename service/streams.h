@@ -43,7 +43,7 @@ class StreamRegistry {
  private:
   const size_t streams_max_;
   metrics::ServiceStats& stats_;
-  engine::Mutex mutex_;
+  engine::Mutex mutex_{engine::LockRank::kStreams};
   std::set<OpenStream*> streams_ ABSL_GUARDED_BY(mutex_);
   absl::Status ended_ ABSL_GUARDED_BY(mutex_);
 };

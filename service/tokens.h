@@ -53,7 +53,7 @@ class Tokens {
   absl::StatusOr<std::string> Open(std::string_view context, std::string_view token) const;
 
   const std::string key_;
-  engine::Mutex mutex_;
+  engine::Mutex mutex_{engine::LockRank::kTokens};
   // Long lists by their number, and the numbers from the oldest to the newest.
   std::map<uint64_t, engine::BlockerQuery> lists_ ABSL_GUARDED_BY(mutex_);
   std::list<uint64_t> list_order_ ABSL_GUARDED_BY(mutex_);

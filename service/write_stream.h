@@ -65,7 +65,7 @@ class WriteStream final : public grpc::ServerBidiReactor<v1::WriteRequest, v1::W
   std::shared_ptr<engine::Volume> volume_;  // set by the header, before any chunk
   std::shared_ptr<WriteStream> self_;
 
-  engine::Mutex mutex_;
+  engine::Mutex mutex_{engine::LockRank::kCall};
   std::array<v1::WriteRequest, 2> requests_;
   v1::WriteAck ack_;                         // gRPC's while sending_
   int applied_ ABSL_GUARDED_BY(mutex_) = 0;  // requests_[applied_] is the worker's

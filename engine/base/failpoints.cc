@@ -25,7 +25,7 @@ struct Point {
 };
 
 struct Registry {
-  Mutex mutex;
+  Mutex mutex{LockRank::kFailpoints};
   CondVar changed;
   std::map<std::string, Point, std::less<>> points ABSL_GUARDED_BY(mutex);
 };

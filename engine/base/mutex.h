@@ -3,7 +3,8 @@
 // A thin wrapper over std::mutex and std::condition_variable that clang's thread-safety analysis
 // understands (the ABSL_ annotation macros). Plain std::mutex raises false alarms in that analysis,
 // and absl::Mutex from an uninstrumented Abseil raises false races under ThreadSanitizer; this is
-// clean in both.
+// clean in both. Every mutex has its place in the order of locks (lock_order.h), which debug and
+// sanitizer builds check.
 //
 // Threads     Thread-safe.
 // Ownership   MutexLock borrows the mutex for its scope.
@@ -14,21 +15,29 @@
 #include <mutex>
 
 #include "absl/base/thread_annotations.h"
+#include "engine/base/lock_order.h"
 
 namespace cowshed::engine {
 
 class ABSL_LOCKABLE Mutex {
  public:
-  Mutex() = default;
+  explicit Mutex(LockRank rank) : order_(rank) {}
   Mutex(const Mutex&) = delete;
   Mutex& operator=(const Mutex&) = delete;
 
-  void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() { mutex_.lock(); }
-  void Unlock() ABSL_UNLOCK_FUNCTION() { mutex_.unlock(); }
+  void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() {
+    order_.Taking();
+    mutex_.lock();
+  }
+  void Unlock() ABSL_UNLOCK_FUNCTION() {
+    mutex_.unlock();
+    order_.Released();
+  }
 
  private:
   friend class CondVar;
   std::mutex mutex_;
+  [[no_unique_address]] LockOrder order_;
 };
 
 // Holds a mutex from construction to the end of its scope.
@@ -51,7 +60,9 @@ class CondVar {
   // Releases `mutex`, sleeps until notified, takes it again.
   void Wait(Mutex& mutex) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     std::unique_lock<std::mutex> lock(mutex.mutex_, std::adopt_lock);
+    mutex.order_.Released();
     condition_.wait(lock);
+    mutex.order_.Taking();
     lock.release();
   }
   // As Wait, but gives up at `deadline`; returns false then.
@@ -60,8 +71,10 @@ class CondVar {
     std::unique_lock<std::mutex> lock(mutex.mutex_, std::adopt_lock);
     // The system clock variant: ThreadSanitizer of clang 14 does not know pthread_cond_clockwait.
     const auto left = deadline - std::chrono::steady_clock::now();
+    mutex.order_.Released();
     const bool notified = condition_.wait_until(lock, std::chrono::system_clock::now() + left) ==
                           std::cv_status::no_timeout;
+    mutex.order_.Taking();
     lock.release();
     return notified;
   }

@@ -134,13 +134,13 @@ struct Environment {
   MetaStoreOptions options;
   std::atomic<bool> failed{false};  // I7
 
-  Mutex growth_mutex;
+  Mutex growth_mutex{LockRank::kMetaGrowth};
   // The host has given all bytes before this one. Written under growth_mutex.
   std::atomic<uint64_t> allocated_bytes{0};
   // All bytes before this one have been written since the store was opened, or are in use.
   uint64_t written_bytes ABSL_GUARDED_BY(growth_mutex) = 0;
 
-  Mutex readers_mutex;
+  Mutex readers_mutex{LockRank::kMetaReaders};
   std::vector<MDB_txn*> parked ABSL_GUARDED_BY(readers_mutex);
   std::map<uint64_t, uint32_t> active ABSL_GUARDED_BY(readers_mutex);  // snapshot id -> readers
 };

@@ -40,7 +40,7 @@ class ReaderEpochs {
   Txg Enter();
   void Leave(Txg txg);
 
-  mutable Mutex mutex_;
+  mutable Mutex mutex_{LockRank::kReaderEpochs};
   Txg published_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<Txg, uint32_t> readers_ ABSL_GUARDED_BY(mutex_);  // entry txg -> readers
 };

@@ -32,7 +32,7 @@ struct NodeCache::Shard {
     std::shared_ptr<const Node> node;
   };
 
-  Mutex mutex;
+  Mutex mutex{LockRank::kNodeCache};
   std::list<Entry> recent ABSL_GUARDED_BY(mutex);  // most recently used first
   absl::flat_hash_map<CacheKey, std::list<Entry>::iterator> by_key ABSL_GUARDED_BY(mutex);
   size_t capacity_nodes = 0;

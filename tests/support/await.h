@@ -52,7 +52,7 @@ class Await {
 
  private:
   struct State {
-    Mutex mutex;
+    Mutex mutex{LockRank::kLeaf};
     CondVar called;
     std::optional<T> value ABSL_GUARDED_BY(mutex);
   };

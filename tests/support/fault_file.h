@@ -56,7 +56,7 @@ class FaultPlan {
   absl::Status Next(FileOp op, uint64_t offset, uint64_t* torn_bytes);
   void Record(const FileCall& call);
 
-  mutable Mutex mutex_;
+  mutable Mutex mutex_{LockRank::kLeaf};
   Failure failure_ ABSL_GUARDED_BY(mutex_);
   bool count_all_ ABSL_GUARDED_BY(mutex_) = true;
   FileOp counted_op_ ABSL_GUARDED_BY(mutex_) = FileOp::kRead;
