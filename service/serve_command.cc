@@ -10,6 +10,7 @@
 #include "absl/synchronization/mutex.h"
 #include "engine/base/status_macros.h"
 #include "engine/pool.h"
+#include "grpc/grpc.h"
 #include "metrics/collector.h"
 #include "metrics/exposer.h"
 #include "metrics/process_collector.h"
@@ -108,6 +109,8 @@ int Serve(const ServeOptions& options) {
   RaiseDescriptorLimit();
   // Debian's Abseil keeps a graph of all locks that gRPC takes, to find deadlocks in gRPC.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
+  // gRPC stays up until the process ends: its own clean-up may wait 10 s for a thread that polls.
+  grpc_init();
   const absl::Status status = Run(options);
   if (status.ok()) return 0;
   spdlog::error("{}", std::string(status.message()));

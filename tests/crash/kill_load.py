@@ -12,70 +12,28 @@ from __future__ import annotations
 import copy
 import random
 import threading
-from collections.abc import Callable
+import time
 from dataclasses import dataclass, field
+from typing import Any
 
 import cowshed
 from cowshed import calls
 from cowshed.file import DatasetFile, merge
+from kill_model import Action, History, Model, Seen, explain
+from kill_verbs import BLOCK_BYTES, SMALL_BYTES, Pending, Verbs, patched
 from server_process import Server
 
-BLOCK_BYTES = 4096
 FILE_BYTES = 64 * BLOCK_BYTES
-SMALL_BYTES = 8 * BLOCK_BYTES
-DATASETS_MAX = 6
-SNAPSHOTS_MAX = 3
-
-Action = Callable[[], object]
+EXPIRING_MAX = 3
+EXPIRY_SLACK_SECONDS = 60.0
 
 
 class ServerDied(Exception):
     """The server died under a call."""
 
 
-@dataclass
-class ModelSnapshot:
-    """A snapshot as the oracle knows it."""
-
-    name: str
-    content: bytes
-    clones: int = 0
-    tags: set[str] = field(default_factory=set)
-
-    @property
-    def needed(self) -> bool:
-        """Whether it may not be destroyed."""
-        return bool(self.clones or self.tags)
-
-
-@dataclass
-class ModelDataset:
-    """A dataset as the oracle knows it; snapshots oldest first."""
-
-    content: bytes
-    snapshots: list[ModelSnapshot] = field(default_factory=list)
-    origin: ModelSnapshot | None = None
-
-
-Model = dict[str, ModelDataset]
-
-
-def shown(model: Model) -> dict[str, object]:
-    """What a client must see of a model: contents and tags by name."""
-    seen: dict[str, object] = {}
-    for name, dataset in model.items():
-        seen[name] = dataset.content
-        for snapshot in dataset.snapshots:
-            seen[f"{name}@{snapshot.name}"] = (snapshot.content, frozenset(snapshot.tags))
-    return seen
-
-
-@dataclass
-class Pending:
-    """A call under way, and the model once it has happened."""
-
-    action: Action
-    after: Model
+class Loss(AssertionError):
+    """Something acknowledged is not there, or something is there that nobody asked for."""
 
 
 @dataclass
@@ -92,18 +50,27 @@ class VolatileWrite:
         return self.offset, self.offset + len(self.data)
 
 
+@dataclass
+class Expiring:
+    """A dataset with a time to live: it goes by itself, not before `earliest`."""
+
+    name: str
+    call: calls.Call[Any]
+    earliest: float = 0.0
+    latest: float = field(default=float("inf"))
+
+
 def apply(content: bytes, writes: list[VolatileWrite]) -> bytes:
     """The content after some writes."""
-    changed = bytearray(content)
     for write in writes:
-        changed[write.offset : write.offset + len(write.data)] = write.data
-    return bytes(changed)
+        content = patched(content, write.offset, write.data)
+    return content
 
 
 class Worker:
     """One client's load. `run` it in a thread; `verify` it while no thread runs."""
 
-    def __init__(self, server: Server, number: int, seed: int) -> None:
+    def __init__(self, server: Server, number: int, seed: int, *, timeout: float) -> None:
         self.base = f"w{number}"
         self.failure: BaseException | None = None
         self.acknowledged = 0
@@ -112,11 +79,14 @@ class Worker:
         self.lost_writes = 0
         self._server = server
         self._random = random.Random(f"{seed}/{number}")
-        self._names = 0
         self._stop = threading.Event()
-        # Short, so that the death of the server is soon noticed; calls are sent again below.
-        self.client = cowshed.connect(server.unix, timeout=0.5, wait_ready=10)
-        self.model: Model = {}
+        # Short, so that the death of the server is soon noticed, but not so short that it gives up
+        # calls that a busy server may still carry out later; calls are sent again below.
+        self.client = cowshed.connect(server.unix, timeout=timeout, wait_ready=10)
+        self._verbs = Verbs(self.client, self.base, self._random)
+        self._history = History()
+        self._expiring: list[Expiring] = []
+        self.model = Model()
         self.pending: Pending | None = None
         self.client.create(f"{self.base}/file", FILE_BYTES, block_size=BLOCK_BYTES)
         self._file: DatasetFile = self.client.open(f"{self.base}/file", "r+b")
@@ -160,14 +130,21 @@ class Worker:
         else:
             self._lifecycle()
 
-    def _insist(self, action: Action) -> None:
+    def _insist(self, action: Action) -> object:
         """Does it, again and again, until it is answered or the server is dead."""
         while True:
             try:
-                action()
+                reply = action()
                 self.acknowledged += 1
-                return
-            except (cowshed.UnavailableError, cowshed.DeadlineExceededError):
+                return reply
+            except (
+                cowshed.UnavailableError,
+                cowshed.DeadlineExceededError,
+                cowshed.ServerRestartedError,
+                cowshed.ResourceExhaustedError,
+            ) as error:
+                if isinstance(error, cowshed.LostWritesError):
+                    raise
                 if not self._server.alive():
                     raise ServerDied from None
 
@@ -180,6 +157,7 @@ class Worker:
         length = self._random.randint(1, 5 * BLOCK_BYTES)
         offset = self._random.randrange(FILE_BYTES - length)
         self._unflushed.append(VolatileWrite(offset, self._random.randbytes(length)))
+        self._history.note((0,), f"write {offset}+{length}")
         self._send_write()
 
     def _send_write(self) -> None:
@@ -203,6 +181,7 @@ class Worker:
             return
         self._durable = apply(self._durable, self._unflushed)
         self._unflushed = []
+        self._history.note((0,), "flushed")
 
     def _note_lost(self, error: cowshed.LostWritesError) -> None:
         # It names what may be lost, no less and no more.
@@ -216,6 +195,7 @@ class Worker:
         wanted = apply(self._durable, self._unflushed)
         found, kept = self._find_prefix()
         self.lost_writes += len(self._unflushed) - kept
+        self._history.note((0,), f"{kept} of {len(self._unflushed)} unflushed writes are there")
         self._durable = found
         self._unflushed = []
         self._again = [
@@ -230,153 +210,119 @@ class Worker:
         for kept in range(len(self._unflushed), -1, -1):
             if content[-1] == apply(self._durable, self._unflushed[:kept]):
                 return content[-1], kept
-        raise AssertionError(f"{self.base}/file shows neither what was flushed nor what followed")
+        raise Loss(
+            f"{self.base}/file shows neither what was flushed nor what followed:\n"
+            + self._history.of(0)
+        )
 
     # Lifecycle --------------------------------------------------------------------------------
 
     def _lifecycle(self) -> None:
-        verb = self._random.choice(
-            [self._create, self._write, self._snapshot, self._clone, self._rollback]
-            + [self._destroy, self._destroy_snapshot, self._rename, self._hold, self._release]
-        )
-        self.pending = verb(copy.deepcopy(self.model))
+        if len(self._expiring) < EXPIRING_MAX and self._random.random() < 0.03:
+            self._create_expiring()
+            return
+        self.pending = self._verbs.any(copy.deepcopy(self.model))
         if self.pending is not None:
             self._finish_pending()
 
     def _finish_pending(self) -> None:
-        assert self.pending is not None
-        self._insist(self.pending.action)
-        self.model = self.pending.after
+        pending = self.pending
+        assert pending is not None
+        self._history.note(pending.numbers, f"{pending.what} ...")
+        try:
+            pending.learn(self._insist(pending.action))
+        except ServerDied:
+            self._history.note(pending.numbers, "... unanswered: the server died")
+            raise
+        except cowshed.CowshedError as error:
+            told = "\n".join(map(self._history.of, pending.numbers))
+            raise Loss(f"{pending.what}: {error!r}\n{told}") from error
+        self._history.note(pending.numbers, "... acknowledged")
+        self.model = pending.after
         self.pending = None
 
-    def _call(self, call: calls.Call[calls.R], after: Model) -> Pending:
-        # The call carries its request_id: sent again, it is the same request.
-        return Pending(lambda: self.client.call(call), after)
-
-    def _new_name(self) -> str:
-        self._names += 1
-        return f"{self.base}/d/{self._names}"
-
-    def _pick(self, model: Model) -> tuple[str, ModelDataset] | None:
-        return self._random.choice(list(model.items())) if model else None
-
-    def _pick_snapshot(self, model: Model) -> tuple[ModelDataset, ModelSnapshot, str] | None:
-        found = [
-            (dataset, snapshot, f"{name}@{snapshot.name}")
-            for name, dataset in model.items()
-            for snapshot in dataset.snapshots
-        ]
-        return self._random.choice(found) if found else None
-
-    def _create(self, after: Model) -> Pending | None:
-        if len(after) >= DATASETS_MAX:
-            return None
-        name = self._new_name()
-        after[name] = ModelDataset(bytes(SMALL_BYTES))
-        return self._call(calls.create(name, SMALL_BYTES, block_size=BLOCK_BYTES), after)
-
-    def _write(self, after: Model) -> Pending | None:
-        if (picked := self._pick(after)) is None:
-            return None
-        name, dataset = picked
-        length = self._random.randint(1, SMALL_BYTES)
-        offset = self._random.randrange(SMALL_BYTES - length + 1)
-        data = self._random.randbytes(length)
-        dataset.content = apply(dataset.content, [VolatileWrite(offset, data)])
-        return Pending(lambda: self.client.write(name, offset, data), after)
-
-    def _snapshot(self, after: Model) -> Pending | None:
-        picked = self._pick(after)
-        if picked is None or len(picked[1].snapshots) >= SNAPSHOTS_MAX:
-            return None
-        self._names += 1
-        snapshot = ModelSnapshot(f"s{self._names}", picked[1].content)
-        picked[1].snapshots.append(snapshot)
-        return self._call(calls.create_snapshots([f"{picked[0]}@{snapshot.name}"]), after)
-
-    def _clone(self, after: Model) -> Pending | None:
-        picked = self._pick_snapshot(after)
-        if picked is None or len(after) >= DATASETS_MAX:
-            return None
-        name = self._new_name()
-        picked[1].clones += 1
-        after[name] = ModelDataset(picked[1].content, origin=picked[1])
-        return self._call(calls.clone(picked[2], name), after)
-
-    def _rollback(self, after: Model) -> Pending | None:
-        picked = self._pick(after)
-        if picked is None or not picked[1].snapshots:
-            return None
-        picked[1].content = picked[1].snapshots[-1].content
-        return self._call(calls.rollback(picked[0]), after)
-
-    def _destroy(self, after: Model) -> Pending | None:
-        picked = self._pick(after)
-        if picked is None or any(snapshot.needed for snapshot in picked[1].snapshots):
-            return None
-        if picked[1].origin is not None:
-            picked[1].origin.clones -= 1
-        del after[picked[0]]
-        return self._call(calls.destroy([picked[0]], recursive=True), after)
-
-    def _destroy_snapshot(self, after: Model) -> Pending | None:
-        picked = self._pick_snapshot(after)
-        if picked is None or picked[1].needed:
-            return None
-        picked[0].snapshots.remove(picked[1])
-        return self._call(calls.destroy_snapshots([picked[2]]), after)
-
-    def _rename(self, after: Model) -> Pending | None:
-        if (picked := self._pick(after)) is None:
-            return None
-        name = self._new_name()
-        after[name] = after.pop(picked[0])
-        return self._call(calls.rename(picked[0], name), after)
-
-    def _hold(self, after: Model) -> Pending | None:
-        picked = self._pick_snapshot(after)
-        if picked is None or picked[1].tags:
-            return None
-        picked[1].tags.add("tag")
-        return self._call(calls.hold(picked[2], "tag"), after)
-
-    def _release(self, after: Model) -> Pending | None:
-        picked = self._pick_snapshot(after)
-        if picked is None or not picked[1].tags:
-            return None
-        picked[1].tags.clear()
-        return self._call(calls.release(picked[2], "tag"), after)
+    def _create_expiring(self) -> None:
+        name = f"{self.base}/x/{self._verbs.new_number()}"
+        ttl = self._random.uniform(0.5, 3.0)
+        expiring = Expiring(name, calls.create(name, SMALL_BYTES, ttl=ttl))
+        expiring.earliest = time.monotonic() + ttl
+        self._expiring.append(expiring)
+        self._insist(lambda: self.client.call(expiring.call))
+        expiring.latest = time.monotonic() + ttl + EXPIRY_SLACK_SECONDS
 
     # Verification -----------------------------------------------------------------------------
 
-    def verify(self) -> None:
-        """Compares a server that was started again with the oracle."""
+    def verify(self, *, stopped: bool = False) -> None:
+        """Compares a server that was started again with the oracle. One that was asked to stop has
+        lost nothing, flushed or not."""
         found = self._look()
         if self.pending is not None:
-            assert found in (shown(self.model), shown(self.pending.after)), self.base
-            happened = found == shown(self.pending.after) != shown(self.model)
+            before, after = self.model.shown(), self.pending.after.shown()
+            if found != before:
+                self._expect(after, found, self.pending.after)
             self._finish_pending()
-            self.replayed += happened
-            assert self._look() == shown(self.model), "a call sent again happened twice"
+            self.replayed += found == after != before
+            # Sent again, it has not happened twice.
+            self._expect(self.model.shown(), self._look(), self.model)
         else:
-            assert found == shown(self.model), self.base
+            self._expect(self.model.shown(), found, self.model)
+        self._see_what_expired()
         if self._lost:
             self._see_what_is_left()
-        self._find_prefix()
+        _, kept = self._find_prefix()
+        if stopped and kept < sum(write.acknowledged for write in self._unflushed):
+            raise Loss(f"{self.base}/file: a server that stopped lost acknowledged writes")
         if any(write.acknowledged for write in self._unflushed):
-            before = self.lost_reports
+            reports = self.lost_reports
             self._flush()
-            assert self.lost_reports == before + 1, "unflushed writes were lost in silence"
+            if self.lost_reports != reports + 1:
+                raise Loss(f"{self.base}/file: unflushed writes were lost in silence")
 
-    def _look(self) -> dict[str, object]:
-        found: dict[str, object] = {}
+    def _expect(self, expected: Seen, found: Seen, model: Model) -> None:
+        if found == expected:
+            return
+        numbers = {name: dataset.number for name, dataset in model.datasets.items()}
+        raise Loss(f"{self.base}:\n" + explain(expected, found, numbers, self._history))
+
+    def _see_what_expired(self) -> None:
+        left = []
+        for expiring in self._expiring:
+            asked = time.monotonic()
+            there = self._exists(expiring.name)
+            unanswered = expiring.latest == float("inf")
+            if not there and not unanswered and time.monotonic() < expiring.earliest:
+                raise Loss(f"{expiring.name} is gone before its time")
+            if there and asked > expiring.latest:
+                raise Loss(f"{expiring.name} is there {EXPIRY_SLACK_SECONDS} s after its end")
+            if there:
+                left.append(expiring)
+        self._expiring = left
+
+    def _exists(self, name: str) -> bool:
+        with cowshed.connect(self._server.unix) as patient:
+            return patient.exists(name)
+
+    def finish(self) -> None:
+        """Undoes what waits, so that everything can be destroyed; sees the rest expire."""
+        with cowshed.connect(self._server.unix) as patient:
+            for operation in self.model.kept:
+                patient.undestroy(operation)
+        while self._expiring:
+            self._see_what_expired()
+            time.sleep(0.1)
+        self.client.close()
+
+    def _look(self) -> Seen:
+        found: Seen = {}
         with cowshed.connect(self._server.unix) as patient:
             tags: dict[str, set[str]] = {}
             for hold in patient.list_holds(prefix=f"{self.base}/d"):
                 tags.setdefault(hold.snapshot, set()).add(hold.tag)
             for dataset in patient.list(f"{self.base}/d"):
-                found[dataset.name] = patient.read(dataset)
+                origin = dataset.origin.partition("@")[2]
+                label = dataset.labels.get("l", "")
+                found[dataset.name] = (patient.read(dataset), label, origin)
                 for snapshot in patient.list_snapshots(dataset):
                     held = frozenset(tags.get(snapshot.name, ()))
-                    found[snapshot.name] = (patient.read(snapshot), held)
+                    found[snapshot.name] = (patient.read(snapshot), held, snapshot.deferred)
         return found
