@@ -24,6 +24,7 @@ from kill_verbs import BLOCK_BYTES, SMALL_BYTES, Pending, Verbs, patched
 from server_process import Server
 
 FILE_BYTES = 64 * BLOCK_BYTES
+ANSWER_SECONDS_MAX = 60.0
 EXPIRING_MAX = 3
 EXPIRY_SLACK_SECONDS = 60.0
 
@@ -132,6 +133,7 @@ class Worker:
 
     def _insist(self, action: Action) -> object:
         """Does it, again and again, until it is answered or the server is dead."""
+        deadline = time.monotonic() + ANSWER_SECONDS_MAX
         while True:
             try:
                 reply = action()
@@ -147,6 +149,8 @@ class Worker:
                     raise
                 if not self._server.alive():
                     raise ServerDied from None
+                if time.monotonic() > deadline:
+                    raise Loss(f"{self.base}: a server that lives does not answer: {error}") from error
 
     # Bytes through a file ---------------------------------------------------------------------
 
