@@ -70,6 +70,10 @@ OPTIONS = ("--capacity", "128MiB", "--blocks-reserve", "4MiB", "--meta-reserve",
 )  # fmt: skip
 
 
+# What a worker or a round may end with: a loss, or an error that a healthy server never answers.
+FAILURES = (AssertionError, cowshed.CowshedError, ServerEnded, subprocess.SubprocessError)
+
+
 @dataclass
 class Round:
     """How one life of the server ends, and the failpoints it is started with."""
@@ -163,7 +167,11 @@ class Herds:
     def finish(self) -> tuple[int, str]:
         """Lets it look at everything once more; the calls acknowledged, and its losses if any."""
         self._process.terminate()
-        told, _ = self._process.communicate(timeout=120)
+        try:
+            told, _ = self._process.communicate(timeout=120)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return 0, "the C++ clients were not answered for two minutes"
         last = told.rstrip().rpartition("\n")[2]
         lost = told if self._process.returncode != 0 or " acknowledged" not in last else ""
         return int(last.split()[0]) if " acknowledged" in last else 0, lost
@@ -204,8 +212,8 @@ class Soak:
                 if number % CHECK_EVERY == CHECK_EVERY - 1:
                     self._check_offline()
             self._end(stopped)
-        except Loss as loss:
-            self.tally.losses.append(str(loss))
+        except FAILURES as loss:
+            self.tally.losses.append(str(loss) or repr(loss))
         finally:
             if self._herds is not None:
                 self._herds.kill()
