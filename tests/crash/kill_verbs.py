@@ -77,8 +77,8 @@ class Verbs:
 
     def any(self, after: Model) -> Pending | None:
         """One of them."""
-        verbs, weights = zip(*self._verbs, strict=True)
-        (verb,) = self._chance.choices(verbs, weights)
+        weights = [weight for _, weight in self._verbs]
+        ((verb, _),) = self._chance.choices(self._verbs, weights)
         return verb(after)
 
     # Picks ------------------------------------------------------------------------------------

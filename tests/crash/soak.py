@@ -368,7 +368,8 @@ def main() -> int:
     seed = arguments.seed if arguments.seed is not None else random.randrange(1 << 32)
     print(f"soak: seed {seed}", flush=True)
     soak = Soak(seed, life_seconds=4.0, timeout=3.0)
-    tally = soak.run(lambda _, seconds: seconds >= arguments.minutes * 60)
+    seconds_max: float = arguments.minutes * 60
+    tally = soak.run(lambda _, seconds: seconds >= seconds_max)
     for loss in tally.losses:
         print(f"{loss}\nthe pool is kept in {soak.directory}")
     print(
