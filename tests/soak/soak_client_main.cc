@@ -3,6 +3,8 @@
 // soak_client TARGET SEED THREADS: herds at work on a server that others kill and start again,
 // until SIGTERM. Then everything is looked at once more and destroyed. The last line says what was
 // counted; the exit status is 1 after a loss.
+#include <sys/prctl.h>
+
 #include <atomic>
 #include <csignal>
 #include <cstdio>
@@ -20,6 +22,7 @@ namespace {
 std::atomic<bool> stopping{false};
 
 int Main(const std::string& target, uint64_t seed, uint32_t threads) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);  // nothing to do without whoever starts the servers
   std::signal(SIGTERM, [](int) { stopping = true; });
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   Counters counters;
