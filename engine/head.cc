@@ -116,6 +116,7 @@ HeadTable::Released HeadTable::Publish(Txg txg, const Publication& publication,
     }
     if (change.cut == LayerCut::kAll) {
       ++head.rollbacks;
+      head.damage = change.damage;
       // Also where it was not written in this txg, for lack of space: it came before the cut.
       done.push_back(std::exchange(head.syncing, Layer()));
     }

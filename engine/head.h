@@ -57,6 +57,7 @@ struct Head {
   std::optional<uint64_t> quota_bytes ABSL_GUARDED_BY(mutex);
   uint64_t generation ABSL_GUARDED_BY(mutex) = 0;
   uint64_t rollbacks ABSL_GUARDED_BY(mutex) = 0;  // each took unflushed writes with it
+  absl::Status damage ABSL_GUARDED_BY(mutex);     // why the last did, if it was for damage
   bool destroyed ABSL_GUARDED_BY(mutex) = false;
   bool listed_dirty ABSL_GUARDED_BY(mutex) = false;  // in HeadTable's list of dirty heads
   Layer open ABSL_GUARDED_BY(mutex);
@@ -78,6 +79,7 @@ struct HeadChange {
   DatasetRecord record;  // as committed
   LayerCut cut = LayerCut::kNone;
   bool destroyed = false;
+  absl::Status damage{};  // why it is cut, of a head that could not be synced
 };
 struct Publication {
   std::map<DatasetId, HeadChange> heads;

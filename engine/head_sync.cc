@@ -106,4 +106,16 @@ absl::Status SyncHead(TxgContext& context, const Head& head) {
   return absl::OkStatus();
 }
 
+absl::Status GiveUpLayers(TxgContext& context, const Head& head, const absl::Status& why) {
+  ASSIGN_OR_RETURN(std::optional<DatasetRecord> record,
+                   FindRecord<DatasetRecord>(context.meta, Key(head.id)));
+  if (!record.has_value() || record->doomed) return absl::OkStatus();  // destroyed meanwhile
+  HeadChange& change = context.publication.heads[head.id];
+  change.record = *std::move(record);
+  change.cut = LayerCut::kAll;
+  change.damage = why;
+  // A change to commit, or nothing would be published.
+  return StoreRecord(context.meta, Key(head.id), change.record);
+}
+
 }  // namespace cowshed::engine

@@ -16,6 +16,8 @@ namespace cowshed::engine {
 // Writes the head's syncing layer into its tree and stores its record. The buffers must stay until
 // the writer is flushed.
 absl::Status SyncHead(TxgContext& context, const Head& head);
+// Drops what has been written to the head and not been synced, for `why`: a DATA_LOSS.
+absl::Status GiveUpLayers(TxgContext& context, const Head& head, const absl::Status& why);
 
 // Books `changes` of the dataset (lists, allocator, sums). `record->tree` is already the new one.
 // The caller stores the record.

@@ -415,6 +415,10 @@ void HeadVolume::Flush(absl::AnyInvocable<void(absl::StatusOr<Txg>)> done) {
       const MutexLock lock(head->mutex);
       if (head->destroyed) {
         result = DestroyedError(name);
+      } else if (head->rollbacks != since && !head->damage.ok()) {
+        result = absl::DataLossError(StrCat("what was written to ", name,
+                                            " and not flushed is lost, for a node of it is ",
+                                            "damaged: ", StdView(head->damage.message())));
       } else if (head->rollbacks != since) {
         result = MakeError(absl::StatusCode::kAborted, "DATASET_CHANGED",
                            StrCat(name, " was rolled back: unflushed writes went with it"),

@@ -47,6 +47,14 @@ absl::Status Stopping() {
   return MakeError(absl::StatusCode::kUnavailable, "SERVER_STOPPING", "the pool is being closed");
 }
 
+// A pool that is full may be so for the bitmaps that cannot be read.
+absl::Status WithDamage(const absl::Status& why, uint64_t damaged_regions) {
+  if (damaged_regions == 0 || !absl::IsResourceExhausted(why)) return why;
+  return absl::DataLossError(StrCat("the bitmaps of ", damaged_regions,
+                                    " regions are damaged, and no other space is left: stop the "
+                                    "server and run `cowshed check --repair`"));
+}
+
 }  // namespace
 
 TxgManager::TxgManager(PoolParts& parts, PoolRecord record)
@@ -296,7 +304,8 @@ void TxgManager::SyncBatch(Batch batch) {
       again = PrepareRetry(batch, status);
     }
     if (again) continue;
-    Suspend(batch, status.ok() ? absl::ResourceExhaustedError("the host is full") : status);
+    Suspend(batch, status.ok() ? absl::ResourceExhaustedError("the host is full")
+                               : WithDamage(status, parts_.allocator.damaged_regions()));
     break;
   }
   {
@@ -318,9 +327,13 @@ bool TxgManager::PrepareRetry(Batch& batch, const absl::Status& why) {
       pending.state = PendingTask::State::kWaiting;
     }
   }
-  const bool task_failed = failed_tasks > batch.failed_tasks;
+  const bool head_failed = batch.damaged.size() > batch.failed_heads;
+  batch.failed_heads = batch.damaged.size();
+  const bool task_failed = failed_tasks > batch.failed_tasks || head_failed;
   batch.failed_tasks = failed_tasks;
   if (!full && !task_failed && ++batch.failures >= kMaxFailures) return false;
+  // Space that only a repair can bring back is not waited for.
+  if (full && !task_failed && parts_.allocator.damaged_regions() > 0) return false;
   auto txn = parts_.meta.BeginRead();
   if (!txn.ok() || !parts_.allocator.Reload(**txn, parts_.allocator.capacity_sectors()).ok()) {
     return false;
@@ -416,9 +429,17 @@ absl::Status TxgManager::Attempt(Batch& batch, Stage* stage) {
   return absl::OkStatus();
 }
 
-absl::Status TxgManager::WriteData(TxgContext& context, const Batch& batch) {
+// A head whose tree cannot be rewritten, for a node of it is damaged, loses what was not flushed:
+// the txg is done over without it, and its next flush says so. The others never notice.
+absl::Status TxgManager::WriteData(TxgContext& context, Batch& batch) {
   for (const std::shared_ptr<Head>& head : batch.heads) {
-    RETURN_IF_ERROR(SyncHead(context, *head));
+    if (const auto damaged = batch.damaged.find(head.get()); damaged != batch.damaged.end()) {
+      RETURN_IF_ERROR(GiveUpLayers(context, *head, damaged->second));
+      continue;
+    }
+    const absl::Status status = SyncHead(context, *head);
+    if (absl::IsDataLoss(status)) batch.damaged.emplace(head.get(), status);
+    RETURN_IF_ERROR(status);
   }
   return Failpoints::Hit("sync.data_written");
 }

@@ -141,8 +141,9 @@ class TxgManager {
     std::vector<std::shared_ptr<Head>> heads;
     bool only_frees_space = false;  // the host is full: no data, no other tasks
     bool drain_free_log = false;
-    size_t failed_tasks = 0;  // among `tasks`
-    int failures = 0;         // of attempts, for another reason than space or a task
+    size_t failed_tasks = 0, failed_heads = 0;  // among `tasks`, in `damaged`
+    int failures = 0;  // of attempts, for another reason than space, a task or a head
+    std::map<const Head*, absl::Status> damaged;  // heads whose layers have to be given up
   };
   enum class Stage : uint8_t { kPrepare, kFinal };  // kFinal: fsync and commit, no way back
 
@@ -151,7 +152,7 @@ class TxgManager {
   Batch Close();
   void SyncBatch(Batch batch);
   absl::Status Attempt(Batch& batch, Stage* stage);
-  absl::Status WriteData(TxgContext& context, const Batch& batch);
+  absl::Status WriteData(TxgContext& context, Batch& batch);
   absl::Status RunTasks(TxgContext& context, Batch& batch);
   absl::Status Commit(TxgContext& context, Stage* stage);
   void Publish(TxgContext& context, const Batch& batch);

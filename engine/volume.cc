@@ -21,6 +21,17 @@ absl::Status BeyondSizeError(uint64_t offset, uint64_t length, uint64_t size) {
                    {{"size_bytes", StrCat(size)}});
 }
 
+namespace {
+
+// A block, or the way to it, does not match its checksum.
+absl::Status DamagedBlock(uint64_t block, const absl::Status& why, std::string_view uid) {
+  return MakeError(absl::StatusCode::kDataLoss, "CHECKSUM_MISMATCH",
+                   StrCat("block ", block, " is damaged: ", StdView(why.message())),
+                   {{"uid", std::string(uid)}, {"block", StrCat(block)}});
+}
+
+}  // namespace
+
 absl::Status TreeReader::ReadBlock(const BlockPtr& pointer, uint64_t block, uint64_t skip,
                                    std::span<std::byte> out, std::string_view uid) const {
   if (pointer.is_hole()) {
@@ -36,10 +47,7 @@ absl::Status TreeReader::ReadBlock(const BlockPtr& pointer, uint64_t block, uint
     status = parts_.blocks.Read(pointer, whole);
     if (status.ok()) std::memcpy(out.data(), whole.data() + skip, out.size());
   }
-  if (!absl::IsDataLoss(status)) return status;
-  return MakeError(absl::StatusCode::kDataLoss, "CHECKSUM_MISMATCH",
-                   StrCat("block ", block, " is damaged: ", StdView(status.message())),
-                   {{"uid", std::string(uid)}, {"block", StrCat(block)}});
+  return absl::IsDataLoss(status) ? DamagedBlock(block, status, uid) : status;
 }
 
 absl::Status TreeReader::Read(const TreeState& tree, uint64_t offset, std::span<std::byte> out,
@@ -49,7 +57,9 @@ absl::Status TreeReader::Read(const TreeState& tree, uint64_t offset, std::span<
   const uint64_t first = offset / block_bytes;
   const uint64_t last = (offset + out.size() - 1) / block_bytes;
   std::vector<BlockPtr> pointers(last - first + 1);
-  RETURN_IF_ERROR(parts_.tree.Lookup(tree, first, pointers));
+  const absl::Status found = parts_.tree.Lookup(tree, first, pointers);
+  if (absl::IsDataLoss(found)) return DamagedBlock(first, found, uid);
+  RETURN_IF_ERROR(found);
   for (uint64_t block = first; block <= last; ++block) {
     const uint64_t skip = block == first ? offset % block_bytes : 0;
     const uint64_t count = std::min(block_bytes - skip, out.size());
