@@ -76,6 +76,11 @@ struct PoolOptions {
   uint64_t requests_kept_max = 1000000;
   std::chrono::milliseconds expire_poll{1000};  // how late an expiry may act
 
+  // Copies of the metadata in the pool (store/meta_copy.h), where a txg has come since the last. An
+  // hour bounds what a lost metadata file takes; 0: none.
+  std::chrono::milliseconds meta_copy_interval{3600000};
+  uint64_t meta_copy_bytes_per_second = 32 << 20;  // a tenth of what a slow disk writes
+
   // Test seams. The clock gives unix milliseconds; the wrapper sees every access to `blocks`.
   std::function<int64_t()> clock_ms;
   std::function<std::unique_ptr<File>(std::unique_ptr<File>)> wrap_blocks_file;

@@ -16,6 +16,7 @@
 #include "engine/base/mutex.h"
 #include "engine/condenser.h"
 #include "engine/maintenance.h"
+#include "engine/meta_copier.h"
 #include "engine/pool.h"
 #include "engine/rebuilder.h"
 #include "engine/reclaimer.h"
@@ -121,6 +122,7 @@ class PoolImpl final : public Pool {
   std::unique_ptr<Expirer> expirer_;
   std::unique_ptr<WindowKeeper> windows_;
   std::unique_ptr<Puncher> puncher_;
+  std::unique_ptr<MetaCopier> copier_;
   std::unique_ptr<Condenser> condenser_;
   std::vector<std::unique_ptr<BackgroundTask>> tasks_;
 

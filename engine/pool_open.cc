@@ -26,6 +26,7 @@ constexpr uint64_t kMinCapacityBytes = 1 << 20;
 constexpr auto kReclaimInterval = std::chrono::milliseconds(1000);
 constexpr auto kGaugeInterval = std::chrono::milliseconds(1000);
 constexpr auto kCondenseInterval = std::chrono::milliseconds(100);
+constexpr auto kMetaCopyPoll = std::chrono::milliseconds(1000);
 constexpr auto kHousekeepingInterval = std::chrono::milliseconds(100);
 
 int64_t SystemClockMs() {
@@ -153,6 +154,7 @@ absl::Status PoolImpl::OpenFiles() {
     return absl::NotFoundError(StrCat("no pool in ", options_.directory));
   }
   ASSIGN_OR_RETURN(lock_, FileLock::Acquire(options_.directory + "/lock"));
+  RETURN_IF_ERROR(CheckMetaRoots(options_.directory));
   MetaStoreOptions meta_options;
   meta_options.map_bytes = options_.meta_map_bytes;
   meta_options.reserve_bytes = options_.meta_reserve_bytes;
@@ -280,6 +282,8 @@ void PoolImpl::StartBackground() {
     RefreshMetaGauges(*parts_);
     return false;
   });
+  copier_ = std::make_unique<MetaCopier>(*parts_, *txgs_);
+  add(kMetaCopyPoll, [this] { return copier_->Step(); });
   BackgroundTask* const punch = add(kReclaimInterval, [this] { return puncher_->Step(); });
   txgs_->SetListeners(
       [reclaim, rebuild, trim] {

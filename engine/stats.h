@@ -96,12 +96,14 @@ struct PoolStats {
   Counter reclaim_round_budget_us;                       // that the last round was sized by
   Counter meta_map_bytes, meta_used_bytes, meta_file_bytes, meta_readers;
   Counter meta_oldest_reader_lag_txns;
-  PerEnum<Alarm> alarms;  // 0 or 1
+  Counter meta_copy_ms, meta_copy_bytes;  // of the newest copy: unix time, 0: none; its size
+  PerEnum<Alarm> alarms;                  // 0 or 1
 
   // Totals since the process started.
   Counter read_bytes, write_bytes, blocks_written_bytes, checksum_errors;
   Counter node_cache_hits, node_cache_misses;
   Counter reclaim_freed_bytes, expired, request_replays;
+  Counter meta_copies, meta_copy_failures;
   PerEnum<DestroyKind> destroy_requests;
   PerEnum<DestroyMethod> destroy_methods;
   PerEnum<ReclaimFailure> reclaim_failures;

@@ -26,8 +26,17 @@ struct ServeOptions {
 // Serves until SIGTERM or SIGINT, then stops in order; a second signal kills.
 int Serve(const ServeOptions& options);
 
-// Recomputes all invariants of a pool that nobody serves; prints what it finds.
-int Check(const engine::PoolOptions& options);
+struct CheckOptions {
+  engine::PoolOptions pool;
+  bool repair = false;     // what is damaged is repaired
+  bool plan = false;       // with `repair`: only says what it would do
+  bool from_copy = false;  // with `repair`: to the newest copy of the metadata, damaged or not
+};
+
+// Recomputes all invariants of a pool that nobody serves, prints what it finds and, if asked to,
+// repairs it. 0: clean, or repaired wholly; 1: damage is there, or some remains; 3: cannot be
+// repaired, for there is nothing to stand on.
+int Check(const CheckOptions& options);
 
 // Recounts what a pool that nobody serves holds, from its records instead of its counters.
 int Inspect(const engine::PoolOptions& options, bool json);

@@ -83,6 +83,12 @@ void AddPoolKnobs(CLI::App& app, engine::PoolOptions& pool) {
            "How long finished operations can be asked for");
   AddCount(app, "--requests-kept-ms", pool.requests_kept_ms, kMaxMs,
            "How long a request_id is remembered");
+  app.add_option_function<uint64_t>(
+         "--meta-copy-interval-ms",
+         [&pool](uint64_t count) { pool.meta_copy_interval = std::chrono::milliseconds(count); },
+         "How old the newest copy of the metadata in the pool may get; 0: none are made")
+      ->check(CLI::Range(uint64_t{0}, kMaxMs).description(""))
+      ->default_str(std::to_string(pool.meta_copy_interval.count()));
   app.add_flag("!--no-punch", pool.punch_holes, "Do not give freed space back to the host");
 }
 
@@ -157,14 +163,23 @@ int Main(int argc, char** argv) {
   CLI::App* const serve_app = app.add_subcommand("serve", "Serve a pool");
   AddPoolKnobs(*serve_app, serve.pool);
   AddServer(*serve_app, serve);
-  engine::PoolOptions offline;
+  CheckOptions check;
   CLI::App* const check_app =
       app.add_subcommand("check", "Check a pool that is not served; exit 1 if it is damaged");
-  AddPool(*check_app, offline);
+  AddPool(*check_app, check.pool);
+  CLI::Option* const repair =
+      check_app->add_flag("--repair", check.repair, "Repair what is damaged; says what it does");
+  check_app->add_flag("--plan", check.plan, "Say what a repair would do, and change nothing")
+      ->needs(repair);
+  check_app
+      ->add_flag("--from-copy", check.from_copy,
+                 "Go back to the newest copy of the metadata in the pool")
+      ->needs(repair);
+  engine::PoolOptions inspected;
   bool json = false;
   CLI::App* const inspect_app =
       app.add_subcommand("inspect", "Count what a pool that is not served holds");
-  AddPool(*inspect_app, offline);
+  AddPool(*inspect_app, inspected);
   inspect_app->add_flag("--json", json, "One JSON document instead of lines");
   std::string address = "127.0.0.1:7420";
   int timeout_seconds = 5;
@@ -189,8 +204,8 @@ int Main(int argc, char** argv) {
     return kUsageError;
   }
   if (serve_app->parsed()) return Serve(serve);
-  if (check_app->parsed()) return Check(offline);
-  if (inspect_app->parsed()) return Inspect(offline, json);
+  if (check_app->parsed()) return Check(check);
+  if (inspect_app->parsed()) return Inspect(inspected, json);
   if (health_app->parsed()) return Health(address, timeout_seconds);
   std::printf("cowshed %s\n", COWSHED_VERSION);
   return 0;

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <cinttypes>
 #include <cstdio>
 #include <map>
@@ -9,6 +13,7 @@
 #include "engine/base/status_macros.h"
 #include "engine/base/strings.h"
 #include "engine/pool.h"
+#include "engine/repair.h"
 #include "service/commands.h"
 #include "service/convert.h"
 #include "spdlog/spdlog.h"
@@ -44,6 +49,20 @@ std::string ShortName(std::string name, std::string_view prefix) {
   name.erase(0, prefix.size());
   for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   return name;
+}
+
+// The newest copy of the metadata in the pool: zeros without one.
+std::vector<std::pair<std::string, uint64_t>> MetaCopyFigures(const engine::PoolOptions& options) {
+  const auto copies = engine::InspectMetaCopies(options);
+  uint64_t good = 0;
+  for (const auto& copy : copies) good += copy.good ? 1 : 0;
+  engine::MetaCopyInfo newest;
+  if (!copies.empty()) newest = copies.front();
+  return {{"count", copies.size()},
+          {"good", good},
+          {"newest_txg", newest.txg},
+          {"newest_time_ms", static_cast<uint64_t>(newest.time_ms)},
+          {"newest_bytes", newest.bytes}};
 }
 
 absl::StatusOr<Figures> Recount(Pool& pool) {
@@ -131,6 +150,16 @@ void PrintJson(const std::string& uid, const Figures& figures) {
   std::printf("}\n");
 }
 
+constexpr int kDamaged = 1;
+constexpr int kBeyondRepair = 3;
+
+void Print(const std::vector<engine::CheckFinding>& findings) {
+  for (const auto& finding : findings) {
+    std::printf("%s\t%s\t%s\n", finding.invariant.c_str(), finding.name.c_str(),
+                finding.message.c_str());
+  }
+}
+
 int Report(const absl::Status& status) {
   spdlog::error("{}", std::string(status.message()));
   return 1;
@@ -142,17 +171,12 @@ absl::StatusOr<std::unique_ptr<Pool>> OpenReadOnly(engine::PoolOptions options) 
   return Pool::Open(options);
 }
 
-}  // namespace
-
-int Check(const engine::PoolOptions& options) {
+int FindDamage(const engine::PoolOptions& options) {
   auto pool = OpenReadOnly(options);
   if (!pool.ok()) return Report(pool.status());
   const auto report = (*pool)->Check();
   if (!report.ok()) return Report(report.status());
-  for (const auto& finding : report->findings) {
-    std::printf("%s\t%s\t%s\n", finding.invariant.c_str(), finding.name.c_str(),
-                finding.message.c_str());
-  }
+  Print(report->findings);
   std::printf("%s: txg %" PRIu64 ", %" PRIu64 " datasets, %" PRIu64 " snapshots, %" PRIu64
               " blocks, %" PRIu64 " bytes referenced, %" PRIu64 " findings\n",
               report->ok() ? "ok" : "damaged", report->txg, report->dataset_count,
@@ -161,11 +185,75 @@ int Check(const engine::PoolOptions& options) {
   return report->ok() ? 0 : 1;
 }
 
+// Runs `check` in a process of its own: what LMDB does with damage that its pages hide from a look
+// at them ends that one at most.
+template <typename Run>
+int InChild(const Run& check) {
+  std::fflush(nullptr);
+  const pid_t child = fork();
+  if (child < 0) return Report(absl::ErrnoToStatus(errno, "fork"));
+  if (child == 0) {
+    const int code = check();
+    std::fflush(nullptr);
+    _exit(code);
+  }
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  if (WIFEXITED(status)) return WEXITSTATUS(status);
+  std::printf("damage\tmetadata\tthe check was ended by signal %d: the page structure is damaged\n",
+              WTERMSIG(status));
+  return kDamaged;
+}
+
+int RunRepair(const CheckOptions& options) {
+  const auto repair = engine::Repair::Prepare({options.pool, options.from_copy});
+  if (!repair.ok()) {
+    Report(repair.status());
+    return kBeyondRepair;
+  }
+  for (const std::string& step : (*repair)->plan()) std::printf("plan\t%s\n", step.c_str());
+  Print((*repair)->lost());
+  Print((*repair)->report().findings);
+  const bool whole = (*repair)->lost().empty() && (*repair)->report().ok();
+  const char* const result = whole ? "everything is brought back" : "some things are lost";
+  if (options.plan) {
+    std::printf("plan: %s; nothing has been changed\n", result);
+    return kDamaged;
+  }
+  std::fflush(stdout);
+  const auto aside = (*repair)->Apply();
+  if (!aside.ok()) return Report(aside.status());
+  std::printf("repaired: %s; the old metadata is in %s\n", result, aside->c_str());
+  return whole ? 0 : kDamaged;
+}
+
+}  // namespace
+
+int Check(const CheckOptions& options) {
+  const absl::Status pages = engine::CheckMetaPages(options.pool);
+  if (!pages.ok() && !absl::IsDataLoss(pages)) {
+    // Of a pool that has lost its metadata there may be copies.
+    if (!options.repair || !absl::IsNotFound(pages)) return Report(pages);
+  }
+  int code = kDamaged;
+  if (pages.ok()) {
+    code = InChild([&] { return FindDamage(options.pool); });
+  } else {
+    const std::string message(pages.message());
+    std::printf("damage\tmetadata\t%s\n", message.c_str());
+    std::printf("damaged: nothing else could be checked\n");
+  }
+  if (!options.repair || (code == 0 && !options.from_copy)) return code;
+  return RunRepair(options);
+}
+
 int Inspect(const engine::PoolOptions& options, bool json) {
   auto pool = OpenReadOnly(options);
   if (!pool.ok()) return Report(pool.status());
-  const auto figures = Recount(**pool);
+  auto figures = Recount(**pool);
   if (!figures.ok()) return Report(figures.status());
+  figures->emplace_back("meta_copies", MetaCopyFigures(options));
   if (json) {
     PrintJson((*pool)->uid(), *figures);
   } else {

@@ -14,31 +14,20 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/escaping.h"
 #include "engine/base/check.h"
 #include "engine/base/failpoints.h"
-#include "engine/base/hash.h"
 #include "engine/base/mutex.h"
 #include "engine/base/status_macros.h"
 #include "engine/base/strings.h"
 #include "engine/store/file.h"
 #include "engine/store/format.h"
+#include "engine/store/meta_tables.h"
 
 namespace cowshed::engine {
 namespace {
 
 constexpr size_t kTableCount = static_cast<size_t>(Table::kCount);
 constexpr size_t kMaxKeyBytes = 500;
-
-// The names of the LMDB databases, by table number. On disk: never rename.
-// clang-format off
-constexpr std::array<const char*, kTableCount> kTableNames = {
-    nullptr, "pool", "names", "directories", "datasets", "snapshots", "snapshots_by_txg",
-    "snapshots_by_name", "clones", "holds", "expiry", "states", "sublists", "dead_buckets", "logs",
-    "dropped_logs", "log_holders", "regions", "region_sums", "free_log", "jobs", "operations",
-    "requests", "request_times"};
-// clang-format on
-static_assert(kTableNames.back() != nullptr, "every table has a name");
 
 // Values above this leave the leaf for an overflow page: half a page less its header, two bytes of
 // index and eight of node header.
@@ -81,26 +70,6 @@ absl::Status LmdbStatus(int rc, std::string_view what) {
     default:
       return rc > 0 ? absl::ErrnoToStatus(rc, View(text)) : absl::InternalError(text);
   }
-}
-
-// Proves that a value is the one written for this key of this table.
-uint64_t ValueChecksum(Table table, std::string_view key, std::string_view value) {
-  return Hash64(value, Hash64(key, static_cast<uint64_t>(table)));
-}
-
-absl::StatusOr<std::string_view> Verified(Table table, std::string_view key,
-                                          std::string_view stored) {
-  if (stored.size() >= kValueChecksumBytes) {
-    const std::string_view value = stored.substr(0, stored.size() - kValueChecksumBytes);
-    uint64_t checksum = 0;
-    std::memcpy(&checksum, stored.data() + value.size(), sizeof(checksum));
-    if (checksum == ValueChecksum(table, key, value)) {
-      return value;
-    }
-  }
-  return absl::DataLossError(
-      StrCat("metadata store: value of key ", absl::BytesToHexString(View(key)), " in table ",
-             kTableNames[static_cast<size_t>(table)], " has a wrong checksum"));
 }
 
 // What transactions, cursors and the store share.
@@ -247,7 +216,7 @@ absl::StatusOr<std::optional<std::string_view>> MetaTxn::Get(Table table,
     return std::optional<std::string_view>();
   }
   RETURN_IF_ERROR(LmdbStatus(rc, "get"));
-  ASSIGN_OR_RETURN(const std::string_view value, Verified(table, key, ToView(stored)));
+  ASSIGN_OR_RETURN(const std::string_view value, ProveValue(table, key, ToView(stored)));
   return std::optional<std::string_view>(value);
 }
 
@@ -370,7 +339,7 @@ struct MetaCursor::Impl {
     status = rc == MDB_NOTFOUND ? absl::OkStatus() : LmdbStatus(rc, "move");
     if (rc != MDB_SUCCESS) return;
     key = ToView(lmdb_key);
-    absl::StatusOr<std::string_view> verified = Verified(table, key, ToView(stored));
+    absl::StatusOr<std::string_view> verified = ProveValue(table, key, ToView(stored));
     status = verified.status();
     if (verified.ok()) {
       value = *verified;
@@ -439,14 +408,14 @@ absl::Status OpenTables(Environment& environment, bool create) {
   RETURN_IF_ERROR(
       LmdbStatus(mdb_txn_begin(environment.env, nullptr, create ? 0 : MDB_RDONLY, &txn), "begin"));
   for (size_t i = 1; i < kTableCount; ++i) {
-    const int rc =
-        mdb_dbi_open(txn, kTableNames[i], create ? MDB_CREATE : 0, &environment.tables[i]);
+    const int rc = mdb_dbi_open(txn, TableName(static_cast<Table>(i)), create ? MDB_CREATE : 0,
+                                &environment.tables[i]);
     if (rc != MDB_SUCCESS) {
       mdb_txn_abort(txn);
       return rc == MDB_NOTFOUND || rc == MDB_INCOMPATIBLE
                  ? absl::FailedPreconditionError(
-                       StrCat("metadata store has no table ", kTableNames[i]))
-                 : LmdbStatus(rc, StrCat("table ", kTableNames[i]));
+                       StrCat("metadata store has no table ", TableName(static_cast<Table>(i))))
+                 : LmdbStatus(rc, StrCat("table ", TableName(static_cast<Table>(i))));
     }
   }
   return LmdbStatus(mdb_txn_commit(txn), "commit of tables");
@@ -505,6 +474,10 @@ absl::StatusOr<std::unique_ptr<MetaStore>> MetaStore::Open(const std::string& di
 }
 
 MetaStore::~MetaStore() = default;
+
+absl::Status MetaStore::CopyTo(int descriptor) const {
+  return LmdbStatus(mdb_env_copyfd2(impl_->env, descriptor, MDB_CP_COMPACT), "copy");
+}
 
 absl::StatusOr<std::unique_ptr<ReadTxn>> MetaStore::BeginRead() const {
   ASSIGN_OR_RETURN(MDB_txn* const lmdb_txn, impl_->TakeReader());

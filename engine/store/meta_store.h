@@ -166,6 +166,9 @@ class MetaStore {
   // Bytes allocated past the last used page: what a commit can grow into without the host.
   uint64_t headroom_bytes() const;
   MetaStoreStats stats() const;
+  // Writes the last commit, without free pages, to a file or pipe. A reader for as long as it
+  // takes.
+  absl::Status CopyTo(int descriptor) const;
 
  private:
   MetaStore() = default;
