@@ -14,6 +14,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "engine/store/format.h"
+#include "engine/store/meta_store.h"
 #include "tests/service/server_fixture.h"
 #include "tests/support/superblock_change.h"
 
@@ -183,6 +185,47 @@ TEST_F(ProgramTest, SaysWhatItDoesNotKnowOfAPool) {
     EXPECT_EQ(Run(arguments, &output), 1);
     EXPECT_THAT(output, HasSubstr("(incompatible mask 0x4): open the pool with a newer version"));
   }
+}
+
+TEST_F(ProgramTest, CheckFindsDamageAndRepairsIt) {
+  const std::string pool = dir_.Path("pool");
+  std::string output;
+  {
+    Program server(ServeArguments(), dir_.Path("server"));
+    server.LineAfter("try: ");
+    EXPECT_EQ(server.Stop(), 0);
+  }
+  {
+    const auto meta = engine::MetaStore::Open(pool + "/meta", /*create=*/false,
+                                              /*read_only=*/false, engine::MetaStoreOptions());
+    ASSERT_TRUE(meta.ok()) << meta.status();
+    const auto txn = (*meta)->BeginWrite();
+    ASSERT_TRUE(txn.ok()) << txn.status();
+    // The bitmap of region 0: all free.
+    ASSERT_TRUE((*txn)
+                    ->Put(engine::Table::kRegions, std::string(4, '\0'),
+                          std::string(engine::kMaxPayloadBytes, '\0'))
+                    .ok());
+    ASSERT_TRUE((*txn)->Commit().ok());
+  }
+  EXPECT_EQ(Run({"check", "--pool", pool}, &output), 1);
+  EXPECT_EQ(Run({"check", "--plan", "--pool", pool}, &output), 2);
+  EXPECT_EQ(Run({"check", "--repair", "--plan", "--pool", pool}, &output), 1);
+  EXPECT_THAT(output, HasSubstr("nothing has been changed"));
+  EXPECT_EQ(Run({"check", "--repair", "--pool", pool}, &output), 0);
+  EXPECT_THAT(output, HasSubstr("repaired: everything is brought back"));
+  EXPECT_EQ(Run({"check", "--pool", pool}, &output), 0);
+  EXPECT_EQ(Run({"inspect", "--pool", pool}, &output), 0);
+  EXPECT_THAT(output, HasSubstr("meta_copies.count\t0\n"));
+  {
+    std::fstream file(pool + "/meta/data.mdb", std::ios::binary | std::ios::in | std::ios::out);
+    file.write(std::string(8192, '\0').data(), 8192);
+  }
+  EXPECT_EQ(Run({"check", "--pool", pool}, &output), 1);
+  EXPECT_THAT(output, HasSubstr("page structure is damaged"));
+  EXPECT_EQ(Run(ServeArguments(), &output), 1);
+  EXPECT_THAT(output, HasSubstr("page structure is damaged"));
+  EXPECT_EQ(Run({"check", "--repair", "--pool", pool}, &output), 3);
 }
 
 TEST_F(ProgramTest, FlagsComeFromEnvironmentAndFileToo) {
