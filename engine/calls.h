@@ -100,6 +100,19 @@ struct UpdateReclaimArgs {
   std::optional<uint64_t> txg_budget_us;          // 0: the program's default
 };
 
+// A scrub; the one under way, or paused, is gone on with.
+struct StartScrubArgs {
+  std::optional<uint64_t> rate_bytes_per_second;  // 0: no limit; not set: as it is, or no limit
+};
+
+struct CancelScrubArgs {
+  bool pause = false;  // keep its place: StartScrub goes on from it
+};
+
+struct BackupArgs {
+  std::string directory;  // absolute, on this host; empty or absent, its parent there
+};
+
 struct RollbackDatasetArgs {
   std::string name;
   bool to_origin = false;

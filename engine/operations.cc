@@ -27,7 +27,11 @@ void FinishOperation(TxgContext& context, OperationRecord* record) {
   PoolStats& stats = context.parts.stats;
   const size_t kind = record->destroy_kind;
   const double seconds = static_cast<double>(context.now_ms - record->create_time_ms) / 1000;
-  if (static_cast<OperationKind>(record->kind) == OperationKind::kTrim) return;
+  const auto what = static_cast<OperationKind>(record->kind);
+  if (what == OperationKind::kTrim || what == OperationKind::kScrub ||
+      what == OperationKind::kBackup) {
+    return;
+  }
   context.after_commit.emplace_back(
       [&stats, kind, seconds] { stats.reclaim_seconds[kind].Observe(seconds); });
 }
@@ -110,6 +114,29 @@ absl::Status EndPending(TxgContext& context, OperationId id) {
   if (record.jobs_left == 0 && record.state != static_cast<uint8_t>(OperationState::kStalled)) {
     FinishOperation(context, &record);
   }
+  return StoreOperation(context, id, std::move(record));
+}
+
+absl::Status BookProgress(TxgContext& context, OperationId id, uint64_t done_sectors) {
+  ASSIGN_OR_RETURN(OperationRecord record, LoadRecord<OperationRecord>(context.meta, Key(id)));
+  record.done_sectors = std::max(record.done_sectors, done_sectors);
+  record.state = static_cast<uint8_t>(OperationState::kRunning);
+  if (record.start_time_ms == 0) record.start_time_ms = context.now_ms;
+  return StoreOperation(context, id, std::move(record));
+}
+
+absl::Status PauseOperation(TxgContext& context, OperationId id) {
+  ASSIGN_OR_RETURN(OperationRecord record, LoadRecord<OperationRecord>(context.meta, Key(id)));
+  record.state = static_cast<uint8_t>(OperationState::kPending);
+  return StoreOperation(context, id, std::move(record));
+}
+
+absl::Status FailOperation(TxgContext& context, OperationId id, std::string error) {
+  ASSIGN_OR_RETURN(OperationRecord record, LoadRecord<OperationRecord>(context.meta, Key(id)));
+  record.state = static_cast<uint8_t>(OperationState::kFailed);
+  record.jobs_left = 0;
+  record.error = std::move(error);
+  record.finish_time_ms = context.now_ms;
   return StoreOperation(context, id, std::move(record));
 }
 
@@ -220,6 +247,7 @@ absl::StatusOr<bool> ForgetOperations(TxgContext& context, int64_t before_ms, ui
   RETURN_IF_ERROR(cursor.status());
   for (const OperationId id : old) {
     RETURN_IF_ERROR(context.meta.Delete(Table::kOperations, Key(id)));
+    RETURN_IF_ERROR(context.meta.Delete(Table::kStates, Key(StateKey::kScrub, id)));
   }
   return old.size() < limit;
 }

@@ -47,6 +47,12 @@ absl::Status FinishJob(TxgContext& context, JobId id, const JobRecord& job);
 // The job cannot go on: its rest stays referenced and counted, its operation says so.
 absl::Status StallJob(TxgContext& context, JobId id, JobRecord job, ReclaimFailure reason,
                       std::string error);
+// What an operation without jobs has read or copied by now; it is under way.
+absl::Status BookProgress(TxgContext& context, OperationId id, uint64_t done_sectors);
+// It waits for somebody to go on with it.
+absl::Status PauseOperation(TxgContext& context, OperationId id);
+// It waits for nothing any more: it has failed.
+absl::Status FailOperation(TxgContext& context, OperationId id, std::string error);
 // The operation's window has ended (its jobs are queued next), or Undestroy has ended it.
 absl::Status LeaveWindow(TxgContext& context, OperationId id, WindowEnd end);
 // Forgets done operations that finished before `before_ms`, at most `limit`. True if none is left.

@@ -71,6 +71,14 @@ struct PoolOptions {
   bool punch_holes = true;                 // runs >= 1 MiB go back to the host
   uint64_t punch_bytes_per_second = uint64_t{4} << 30;
 
+  // Scrub: 16 MiB are read in some 10-100 ms, so that a commit for each bite costs little; a
+  // quarter of it, and as long a pause, while others work.
+  uint64_t scrub_bite_bytes = 16 << 20;
+  // Online check: pointers of a tree looked at in one view, some 100 ms.
+  uint64_t check_bite_pointers = 65536;
+  // A backup keeps frees in the free log; past this many runs, some 100 MiB of memory, it gives up.
+  uint64_t backup_free_log_max_runs = 1000000;
+
   uint64_t operations_kept_ms = 7 * 86400000ull;  // done operations
   uint64_t requests_kept_ms = 86400000ull;        // request_id replies
   uint64_t requests_kept_max = 1000000;

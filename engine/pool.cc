@@ -8,6 +8,7 @@
 #include "engine/blockers.h"
 #include "engine/checker.h"
 #include "engine/lifecycle.h"
+#include "engine/online_check.h"
 #include "engine/pool_impl.h"
 #include "engine/queries.h"
 #include "engine/requests.h"
@@ -210,7 +211,9 @@ absl::StatusOr<OperationInfo> PoolImpl::GetOperation(const std::string& name) {
   ASSIGN_OR_RETURN(const std::unique_ptr<ReadTxn> txn, meta_->BeginRead());
   ASSIGN_OR_RETURN(const OperationId id, ResolveOperation(*txn, name));
   ASSIGN_OR_RETURN(const OperationRecord record, LoadRecord<OperationRecord>(*txn, Key(id)));
-  return Describe(id, record);
+  OperationInfo info = Describe(id, record);
+  RETURN_IF_ERROR(AddScrubResult(*txn, id, &info));
+  return info;
 }
 
 absl::StatusOr<Page<Blocker>> PoolImpl::ListBlockers(const BlockerQuery& query,
@@ -277,6 +280,19 @@ void PoolImpl::UpdateReclaim(UpdateReclaimArgs args, Idempotency key, OutcomeCal
          Space::kFreesSpace);
 }
 
+void PoolImpl::StartScrub(StartScrubArgs args, Idempotency key, OutcomeCallback done) {
+  Submit(Bind(engine::StartScrub, std::move(args)), std::move(key), std::move(done));
+}
+
+void PoolImpl::CancelScrub(CancelScrubArgs args, Idempotency key, OutcomeCallback done) {
+  Submit(Bind(engine::CancelScrub, std::move(args)), std::move(key), std::move(done),
+         Space::kFreesSpace);
+}
+
+void PoolImpl::Backup(BackupArgs args, Idempotency key, OutcomeCallback done) {
+  Submit(Bind(engine::StartBackup, std::move(args)), std::move(key), std::move(done));
+}
+
 ReclaimInfo PoolImpl::reclaim() const {
   const PoolRecord record = txgs_->record();
   ReclaimInfo info;
@@ -322,6 +338,12 @@ absl::StatusOr<CheckReport> PoolImpl::Check() {
   const ReaderEpochs::Guard epoch(epochs_);
   ASSIGN_OR_RETURN(const std::unique_ptr<ReadTxn> txn, meta_->BeginRead());
   ASSIGN_OR_RETURN(CheckReport report, CheckPool(*txn, *blocks_, parts_->uid));
+  for (const uint64_t id : report.damaged_livelists) ReportDamage(static_cast<DatasetId>(id));
+  return report;
+}
+
+absl::StatusOr<CheckReport> PoolImpl::CheckOnline() {
+  ASSIGN_OR_RETURN(CheckReport report, OnlineCheck(*parts_).Report());
   for (const uint64_t id : report.damaged_livelists) ReportDamage(static_cast<DatasetId>(id));
   return report;
 }

@@ -160,6 +160,13 @@ class Pool {
 
   // --- pool ---
   virtual void UpdateReclaim(UpdateReclaimArgs args, Idempotency key, OutcomeCallback done) = 0;
+  // Reads every referenced block and node once and checks it, in the background; or goes on with
+  // the scrub under way or paused.
+  virtual void StartScrub(StartScrubArgs args, Idempotency key, OutcomeCallback done) = 0;
+  // FAILED_PRECONDITION NO_SCRUB if none is under way or paused.
+  virtual void CancelScrub(CancelScrubArgs args, Idempotency key, OutcomeCallback done) = 0;
+  // Copies the pool as of one txg into a directory, in the background: a pool of its own.
+  virtual void Backup(BackupArgs args, Idempotency key, OutcomeCallback done) = 0;
   virtual ReclaimInfo reclaim() const = 0;
   virtual SpaceInfo space() const = 0;
   virtual const PoolStats& stats() const = 0;
@@ -168,6 +175,9 @@ class Pool {
   virtual absl::Status health() const = 0;  // why changes are refused, or OK
   // Recomputes I1, I4..I6 and all sums from scratch, from one consistent view of a running pool.
   virtual absl::StatusOr<CheckReport> Check() = 0;
+  // As far as it can be done in short views, in bounded memory, while others write (online_check.h
+  // says what that leaves out).
+  virtual absl::StatusOr<CheckReport> CheckOnline() = 0;
   // Runs queued background work until there is none. For tests and for closing a run.
   virtual absl::Status DrainBackground() = 0;
 };

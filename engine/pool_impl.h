@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "engine/background_task.h"
+#include "engine/backup.h"
 #include "engine/base/mutex.h"
 #include "engine/condenser.h"
 #include "engine/maintenance.h"
@@ -20,6 +21,7 @@
 #include "engine/pool.h"
 #include "engine/rebuilder.h"
 #include "engine/reclaimer.h"
+#include "engine/scrubber.h"
 #include "engine/store/file.h"
 #include "engine/txg.h"
 #include "engine/undelete.h"
@@ -69,6 +71,9 @@ class PoolImpl final : public Pool {
                     const std::function<bool(const DiffExtent&)>& visit) override;
 
   void UpdateReclaim(UpdateReclaimArgs args, Idempotency key, OutcomeCallback done) override;
+  void StartScrub(StartScrubArgs args, Idempotency key, OutcomeCallback done) override;
+  void CancelScrub(CancelScrubArgs args, Idempotency key, OutcomeCallback done) override;
+  void Backup(BackupArgs args, Idempotency key, OutcomeCallback done) override;
   ReclaimInfo reclaim() const override;
   SpaceInfo space() const override;
   const PoolStats& stats() const override { return stats_; }
@@ -76,6 +81,7 @@ class PoolImpl final : public Pool {
   Txg committed_txg() const override;
   absl::Status health() const override;
   absl::StatusOr<CheckReport> Check() override;
+  absl::StatusOr<CheckReport> CheckOnline() override;
   absl::Status DrainBackground() override;
 
  private:
@@ -122,8 +128,10 @@ class PoolImpl final : public Pool {
   std::unique_ptr<Expirer> expirer_;
   std::unique_ptr<WindowKeeper> windows_;
   std::unique_ptr<Puncher> puncher_;
-  std::unique_ptr<MetaCopier> copier_;
+  std::unique_ptr<MetaCopier> meta_copier_;
   std::unique_ptr<Condenser> condenser_;
+  std::unique_ptr<Scrubber> scrubber_;
+  std::unique_ptr<Copier> copier_;
   std::vector<std::unique_ptr<BackgroundTask>> tasks_;
 
   // Calls under way with a request key: whoever repeats one joins it.

@@ -5,10 +5,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <filesystem>
-#include <random>
 #include <utility>
 
 #include "engine/base/status_macros.h"
@@ -17,6 +17,7 @@
 #include "engine/livelist_drop.h"
 #include "engine/pool_impl.h"
 #include "engine/store/features.h"
+#include "engine/store/pool_uid.h"
 
 namespace cowshed::engine {
 namespace {
@@ -38,12 +39,6 @@ int64_t SystemClockMs() {
 uint64_t PhysicalMemoryBytes() {
   return static_cast<uint64_t>(::sysconf(_SC_PHYS_PAGES)) *
          static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
-}
-
-PoolUid RandomUid() {
-  std::random_device random;
-  const auto word = [&] { return static_cast<uint64_t>(random()) << 32 | random(); };
-  return {word(), word()};
 }
 
 std::string ParentOf(const std::string& path) {
@@ -139,6 +134,7 @@ absl::StatusOr<std::unique_ptr<PoolImpl>> PoolImpl::Open(const PoolOptions& opti
 }
 
 PoolImpl::~PoolImpl() {
+  if (copier_ != nullptr) copier_->Stop();
   for (const std::unique_ptr<BackgroundTask>& task : tasks_) task->Stop();
   if (txgs_ != nullptr) txgs_->Stop();
 }
@@ -228,7 +224,7 @@ absl::Status PoolImpl::CreateFiles() {
   if (capacity < kMinCapacityBytes) {
     return absl::InvalidArgumentError("a pool needs a capacity of at least 1 MiB");
   }
-  opened_.uid = RandomUid();
+  opened_.uid = NewPoolUid();
   opened_.capacity_sectors = capacity / kSectorBytes;
   opened_.create_time_ms = options_.clock_ms();
   if (!file->is_device()) RETURN_IF_ERROR(file->Truncate(opened_.capacity_sectors * kSectorBytes));
@@ -259,6 +255,8 @@ void PoolImpl::StartBackground() {
   };
   condenser_ = std::make_unique<Condenser>(
       *parts_, *txgs_, CondenseHooks{drop(DropReason::kDamaged), drop(DropReason::kCostly)});
+  scrubber_ = std::make_unique<Scrubber>(*parts_, *txgs_);
+  copier_ = std::make_unique<Copier>(*parts_, *txgs_, opened_.txg);
   const auto add = [&](std::chrono::milliseconds interval, BackgroundTask::Step step) {
     tasks_.push_back(std::make_unique<BackgroundTask>(interval, std::move(step)));
     return tasks_.back().get();
@@ -282,14 +280,14 @@ void PoolImpl::StartBackground() {
     RefreshMetaGauges(*parts_);
     return false;
   });
-  copier_ = std::make_unique<MetaCopier>(*parts_, *txgs_);
-  add(kMetaCopyPoll, [this] { return copier_->Step(); });
+  meta_copier_ = std::make_unique<MetaCopier>(*parts_, *txgs_);
+  add(kMetaCopyPoll, [this] { return meta_copier_->Step(); });
+  BackgroundTask* const scrub = add(kReclaimInterval, [this] { return scrubber_->Step(); });
+  BackgroundTask* const backup = add(kReclaimInterval, [this] { return copier_->Step(); });
   BackgroundTask* const punch = add(kReclaimInterval, [this] { return puncher_->Step(); });
   txgs_->SetListeners(
-      [reclaim, rebuild, trim] {
-        reclaim->Wake();
-        rebuild->Wake();
-        trim->Wake();
+      [wake = std::array{reclaim, rebuild, trim, scrub, backup}] {
+        for (BackgroundTask* const task : wake) task->Wake();
       },
       [this, punch](std::vector<Run> runs) {
         puncher_->Add(std::move(runs));

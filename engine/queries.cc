@@ -11,6 +11,7 @@
 #include "engine/base/strings.h"
 #include "engine/catalog.h"
 #include "engine/destroy_plan.h"
+#include "engine/scrubber.h"
 #include "engine/store/codec.h"
 #include "engine/tree/live_list.h"
 
@@ -342,7 +343,11 @@ absl::StatusOr<Page<OperationInfo>> ListOperations(const MetaTxn& txn, const Lis
     if (!page.Admits()) break;
     last = std::string(cursor.key());
     ASSIGN_OR_RETURN(const OperationRecord record, OperationRecord::Decode(cursor.value()));
-    if (Matches(record, args)) page.Add(Describe(KeyNumber<OperationId>(last, 0), record));
+    if (!Matches(record, args)) continue;
+    const auto id = KeyNumber<OperationId>(last, 0);
+    OperationInfo info = Describe(id, record);
+    RETURN_IF_ERROR(AddScrubResult(txn, id, &info));
+    page.Add(std::move(info));
   }
   RETURN_IF_ERROR(cursor.status());
   return page.Finish(last);

@@ -99,7 +99,12 @@ struct PoolStats {
   Counter meta_copy_ms, meta_copy_bytes;  // of the newest copy: unix time, 0: none; its size
   PerEnum<Alarm> alarms;                  // 0 or 1
 
+  Counter scrub_running, scrub_finish_ms;    // 0 or 1; unix time of the last one's end, 0: none
+  Counter backup_running, backup_finish_ms;  // of the last that succeeded in this process
+
   // Totals since the process started.
+  Counter scrub_read_bytes, scrub_errors;
+  Counter backup_copied_bytes, backup_failures;
   Counter read_bytes, write_bytes, blocks_written_bytes, checksum_errors;
   Counter node_cache_hits, node_cache_misses;
   Counter reclaim_freed_bytes, expired, request_replays;

@@ -29,6 +29,8 @@ enum class StateKey : uint8_t {
   kShadowLog = 6,    // log id: a condense writes it, or was interrupted
   kWindow = 10,      // end in unix ms (0: it is being ended), operation id: destroyed and kept
   kKept = 11,        // operation id, dataset id: what its window keeps
+  kScrub = 14,       // operation id -> ScrubRecord, kept as long as its operation
+  kBackup = 15,      // operation id: a backup is under way, or was when the program ended
 };
 
 // Starts a trim of [begin, end), or takes one up that `dataset->record.tree` already describes

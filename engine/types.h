@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "engine/calls.h"
+#include "engine/check_report.h"
 #include "engine/errors.h"
 
 namespace cowshed::engine {
@@ -68,12 +69,16 @@ struct HoldInfo {
   int64_t create_time_ms = 0, expire_time_ms = 0;
 };
 
+inline constexpr size_t kMaxDamagedPlaces = 20;
+
 enum class OperationKind : uint8_t {
   kDestroyDatasets = 1,
   kDestroySnapshots = 2,
   kRollback = 3,
   kTrim = 4,
-  kExpire = 5
+  kExpire = 5,
+  kScrub = 6,
+  kBackup = 7
 };
 enum class OperationState : uint8_t {
   kPending = 1,
@@ -90,6 +95,14 @@ constexpr bool IsDone(OperationState state) {
   return state == OperationState::kSucceeded || state == OperationState::kFailed ||
          state == OperationState::kStalled || state == OperationState::kUndone;
 }
+
+// Blocks of one object that a scrub could not read as they were written.
+struct DamagedPlace {
+  std::string name;  // dataset or "dataset@snap" as it is called now; empty: destroyed since
+  uint64_t first_block = 0;
+  uint64_t block_count = 0;  // more than one below a damaged node
+  bool node = false;         // the damage is in a node: its blocks themselves may be whole
+};
 
 struct OperationInfo {
   std::string name;  // "operations/<number>"
@@ -108,8 +121,10 @@ struct OperationInfo {
   int64_t start_time_ms = 0;
   int64_t update_time_ms = 0;
   int64_t finish_time_ms = 0;
-  int64_t wait_until_ms = 0;  // kWaiting: when its window ends at the latest
-  Txg txg = 0;                // of the call that began it
+  int64_t wait_until_ms = 0;          // kWaiting: when its window ends at the latest
+  Txg txg = 0;                        // of the call that began it
+  uint64_t errors = 0;                // kScrub: blocks and nodes that could not be read as written
+  std::vector<DamagedPlace> damaged;  // the first of them, at most kMaxDamagedPlaces
 
   bool done() const { return IsDone(state); }
 };
@@ -177,24 +192,6 @@ struct ReclaimInfo {
   uint64_t stalled_bytes = 0;      // of pending: can not be freed without repair
   int64_t oldest_pending_ms = 0;   // 0: none
   int64_t next_window_end_ms = 0;  // 0: none
-};
-
-struct CheckFinding {
-  std::string invariant;  // "I1", "I4", "I5", "I6", "sums", "damage"
-  std::string name;       // object concerned, may be empty
-  std::string message;
-};
-
-struct CheckReport {
-  std::vector<CheckFinding> findings;  // the first 1,000
-  uint64_t total_findings = 0;
-  uint64_t dataset_count = 0;
-  uint64_t snapshot_count = 0;
-  uint64_t block_count = 0;
-  uint64_t referenced_bytes = 0;
-  Txg txg = 0;
-  std::vector<uint64_t> damaged_livelists;  // ids of the datasets whose lists cannot be read
-  bool ok() const { return total_findings == 0; }
 };
 
 }  // namespace cowshed::engine

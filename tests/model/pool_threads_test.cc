@@ -30,6 +30,7 @@ void RunTogether(uint64_t seed) {
     options->open_heads_max = 1 + seed % 8;
     options->trim_pointers_per_txg = 1 + seed % 30;
     options->discard_direct_blocks = 1 + seed % 16;
+    options->check_bite_pointers = 1 + seed * 3 % 50;
   });
   const uint64_t empty_allocated_bytes = pool->space().allocated_bytes;
   std::vector<std::string> failures(kThreads);
@@ -43,10 +44,13 @@ void RunTogether(uint64_t seed) {
   }
   std::thread onlooker([&] {
     while (!done) {
-      const absl::StatusOr<CheckReport> report = pool->Check();
-      ASSERT_OK(report.status());
-      for (const CheckFinding& finding : report->findings) {
-        ADD_FAILURE() << finding.invariant << ": " << finding.name << ": " << finding.message;
+      for (const bool online : {false, true}) {
+        const absl::StatusOr<CheckReport> report = online ? pool->CheckOnline() : pool->Check();
+        ASSERT_OK(report.status());
+        for (const CheckFinding& finding : report->findings) {
+          ADD_FAILURE() << (online ? "online " : "") << finding.invariant << ": " << finding.name
+                        << ": " << finding.message;
+        }
       }
       EXPECT_LE(pool->space().freeing_bytes, pool->space().capacity_bytes);
       EXPECT_OK(pool->ListOperations({}).status());

@@ -138,6 +138,14 @@ void TempPool::ExpectClean() {
   for (const CheckFinding& finding : DrainAndCheck()) {
     ADD_FAILURE() << finding.invariant << ": " << finding.name << ": " << finding.message;
   }
+  // What the online check compares follows from what the offline one does: it must agree.
+  const absl::StatusOr<CheckReport> online = pool_->CheckOnline();
+  EXPECT_TRUE(online.ok()) << online.status();
+  if (!online.ok()) return;
+  for (const CheckFinding& finding : online->findings) {
+    ADD_FAILURE() << "online " << finding.invariant << ": " << finding.name << ": "
+                  << finding.message;
+  }
 }
 
 absl::StatusOr<Outcome> TempPool::Create(const std::string& name, uint64_t size_bytes,
