@@ -41,6 +41,12 @@ int Check(const CheckOptions& options);
 // Recounts what a pool that nobody serves holds, from its records instead of its counters.
 int Inspect(const engine::PoolOptions& options, bool json);
 
+// Copies a pool that nobody serves to `directory`, as a pool of its own.
+int Backup(const engine::PoolOptions& options, const std::string& directory);
+
+// Has the server at `address` copy its pool to `directory` on its host, and waits for that.
+int BackupServed(const std::string& address, const std::string& directory);
+
 // Asks the server at `address` whether it serves.
 int Health(const std::string& address, int timeout_seconds);
 

@@ -142,6 +142,14 @@ void Fill(const engine::OperationInfo& info, v1::Operation* out) {
   IfTime(info.finish_time_ms, [&](auto time) { *out->mutable_finish_time() = time; });
   IfTime(info.wait_until_ms, [&](auto time) { *out->mutable_wait_until() = time; });
   out->set_txg(info.txg);
+  out->set_errors(info.errors);
+  for (const engine::DamagedPlace& place : info.damaged) {
+    v1::DamagedPlace* to = out->add_damaged();
+    to->set_name(place.name);
+    to->set_first_block(place.first_block);
+    to->set_block_count(place.block_count);
+    to->set_node(place.node);
+  }
 }
 
 void Fill(const engine::Blocker& blocker, v1::Blocker* out) {
@@ -190,6 +198,7 @@ void Fill(const engine::CheckReport& report, v1::CheckResponse* out) {
   out->set_block_count(report.block_count);
   out->set_referenced_bytes(report.referenced_bytes);
   out->set_txg(report.txg);
+  out->set_skipped(report.skipped);
 }
 
 void Fill(const Outcome& outcome, Tokens&, v1::CreateDatasetResponse* out) {
@@ -258,6 +267,21 @@ void Fill(const Outcome& outcome, Tokens&, v1::RenameDatasetResponse* out) {
 
 void Fill(const Outcome& outcome, Tokens&, v1::RenameSnapshotResponse* out) {
   if (!outcome.snapshots.empty()) Fill(outcome.snapshots[0], out->mutable_snapshot());
+  out->set_txg(outcome.txg);
+}
+
+void Fill(const Outcome& outcome, Tokens&, v1::StartScrubResponse* out) {
+  Fill(*outcome.operation, out->mutable_operation());
+  out->set_txg(outcome.txg);
+}
+
+void Fill(const Outcome& outcome, Tokens&, v1::CancelScrubResponse* out) {
+  Fill(*outcome.operation, out->mutable_operation());
+  out->set_txg(outcome.txg);
+}
+
+void Fill(const Outcome& outcome, Tokens&, v1::BackupResponse* out) {
+  Fill(*outcome.operation, out->mutable_operation());
   out->set_txg(outcome.txg);
 }
 

@@ -49,5 +49,8 @@ void Fill(const engine::Outcome& outcome, Tokens& tokens, v1::RollbackDatasetRes
 void Fill(const engine::Outcome& outcome, Tokens& tokens, v1::PromoteDatasetResponse* out);
 void Fill(const engine::Outcome& outcome, Tokens& tokens, v1::RenameDatasetResponse* out);
 void Fill(const engine::Outcome& outcome, Tokens& tokens, v1::RenameSnapshotResponse* out);
+void Fill(const engine::Outcome& outcome, Tokens& tokens, v1::StartScrubResponse* out);
+void Fill(const engine::Outcome& outcome, Tokens& tokens, v1::CancelScrubResponse* out);
+void Fill(const engine::Outcome& outcome, Tokens& tokens, v1::BackupResponse* out);
 
 }  // namespace cowshed::service

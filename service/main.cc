@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The program `cowshed`: serve, check, inspect, health, version. Flags come from the command line,
-// then from the environment (COWSHED_ and the flag's name in capitals), then from a file.
+// The program `cowshed`: serve, check, inspect, backup, health, version. Flags come from the
+// command line, then from the environment (COWSHED_ and the flag's name in capitals), then from a
+// file.
 #include <unistd.h>
 
 #include <algorithm>
@@ -181,6 +182,14 @@ int Main(int argc, char** argv) {
       app.add_subcommand("inspect", "Count what a pool that is not served holds");
   AddPool(*inspect_app, inspected);
   inspect_app->add_flag("--json", json, "One JSON document instead of lines");
+  std::string directory, served;
+  CLI::App* const backup_app =
+      app.add_subcommand("backup", "Copy a pool to a directory, as a pool of its own");
+  AddPool(*backup_app, offline);
+  backup_app->add_option("--address", served,
+                         "The server of the pool, where it is served: HOST:PORT or unix:PATH");
+  backup_app->add_option("directory", directory, "Empty or absent; on the server's host")
+      ->required();
   std::string address = "127.0.0.1:7420";
   int timeout_seconds = 5;
   CLI::App* const health_app =
@@ -190,7 +199,7 @@ int Main(int argc, char** argv) {
   AddCount(*health_app, "--timeout-seconds", timeout_seconds, 3600,
            "How long to wait for the answer");
   app.add_subcommand("version", "Print the version");
-  for (CLI::App* command : {&app, serve_app, check_app, inspect_app, health_app}) {
+  for (CLI::App* command : {&app, serve_app, check_app, inspect_app, backup_app, health_app}) {
     AddEnvironment(*command);
   }
   try {
@@ -206,6 +215,9 @@ int Main(int argc, char** argv) {
   if (serve_app->parsed()) return Serve(serve);
   if (check_app->parsed()) return Check(check);
   if (inspect_app->parsed()) return Inspect(inspected, json);
+  if (backup_app->parsed()) {
+    return served.empty() ? Backup(offline, directory) : BackupServed(served, directory);
+  }
   if (health_app->parsed()) return Health(address, timeout_seconds);
   std::printf("cowshed %s\n", COWSHED_VERSION);
   return 0;

@@ -287,6 +287,25 @@ absl::StatusOr<engine::UpdateReclaimArgs> Parse(const v1::UpdateReclaimRequest& 
   return args;
 }
 
+absl::StatusOr<engine::StartScrubArgs> Parse(const v1::StartScrubRequest& request) {
+  RETURN_IF_ERROR(CheckRequestId(request));
+  engine::StartScrubArgs args;
+  if (request.has_rate_bytes_per_second()) {
+    args.rate_bytes_per_second = request.rate_bytes_per_second();
+  }
+  return args;
+}
+
+absl::StatusOr<engine::CancelScrubArgs> Parse(const v1::CancelScrubRequest& request) {
+  RETURN_IF_ERROR(CheckRequestId(request));
+  return engine::CancelScrubArgs{request.pause()};
+}
+
+absl::StatusOr<engine::BackupArgs> Parse(const v1::BackupRequest& request) {
+  RETURN_IF_ERROR(CheckRequestId(request));
+  return engine::BackupArgs{request.directory()};
+}
+
 absl::StatusOr<engine::DestroySnapshotsArgs> Parse(const v1::DestroySnapshotsRequest& request) {
   RETURN_IF_ERROR(CheckRequestId(request));
   RETURN_IF_ERROR(CheckNameCount(request.names_size()));

@@ -42,6 +42,9 @@ absl::StatusOr<engine::DestroyDatasetsArgs> Parse(const v1::DestroyDatasetsReque
 absl::StatusOr<engine::DestroySnapshotsArgs> Parse(const v1::DestroySnapshotsRequest& request);
 absl::StatusOr<UndestroyArgs> Parse(const v1::UndestroyRequest& request);
 absl::StatusOr<engine::UpdateReclaimArgs> Parse(const v1::UpdateReclaimRequest& request);
+absl::StatusOr<engine::StartScrubArgs> Parse(const v1::StartScrubRequest& request);
+absl::StatusOr<engine::CancelScrubArgs> Parse(const v1::CancelScrubRequest& request);
+absl::StatusOr<engine::BackupArgs> Parse(const v1::BackupRequest& request);
 absl::StatusOr<engine::HoldSnapshotArgs> Parse(const v1::HoldSnapshotRequest& request);
 absl::StatusOr<ReleaseHoldArgs> Parse(const v1::ReleaseHoldRequest& request);
 absl::StatusOr<engine::RollbackDatasetArgs> Parse(const v1::RollbackDatasetRequest& request);

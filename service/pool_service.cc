@@ -16,7 +16,7 @@ namespace {
 using engine::Alarm;
 using Reactor = grpc::ServerUnaryReactor;
 
-constexpr uint32_t kApiRevision = 2;  // 2: Undestroy, UpdateReclaim
+constexpr uint32_t kApiRevision = 3;  // 2: Undestroy, UpdateReclaim; 3: scrub, Backup
 
 void FillPool(const engine::Pool& pool, v1::Pool* out) {
   const engine::PoolStats& stats = pool.stats();
@@ -252,11 +252,26 @@ Reactor* PoolServiceImpl::Check(Rpc* rpc, const v1::CheckRequest* request,
                    return Error(absl::StatusCode::kResourceExhausted, v1::SERVER_BUSY,
                                 "another check is under way");
                  }
-                 const auto report = context_.pool.Check();
+                 const auto report = context_.pool.CheckOnline();
                  checking_ = false;
                  if (report.ok()) Fill(*report, to);
                  return report.status();
                });
+}
+
+Reactor* PoolServiceImpl::StartScrub(Rpc* rpc, const v1::StartScrubRequest* request,
+                                     v1::StartScrubResponse* reply) {
+  return Lifecycle(context_, rpc, request, reply, &engine::Pool::StartScrub);
+}
+
+Reactor* PoolServiceImpl::CancelScrub(Rpc* rpc, const v1::CancelScrubRequest* request,
+                                      v1::CancelScrubResponse* reply) {
+  return Lifecycle(context_, rpc, request, reply, &engine::Pool::CancelScrub);
+}
+
+Reactor* PoolServiceImpl::Backup(Rpc* rpc, const v1::BackupRequest* request,
+                                 v1::BackupResponse* reply) {
+  return Lifecycle(context_, rpc, request, reply, &engine::Pool::Backup);
 }
 
 }  // namespace cowshed::service

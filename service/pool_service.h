@@ -32,6 +32,11 @@ class PoolServiceImpl final : public v1::PoolService::CallbackService {
   Reactor* SyncPool(Rpc* rpc, const v1::SyncPoolRequest* request,
                     v1::SyncPoolResponse* reply) override;
   Reactor* Check(Rpc* rpc, const v1::CheckRequest* request, v1::CheckResponse* reply) override;
+  Reactor* StartScrub(Rpc* rpc, const v1::StartScrubRequest* request,
+                      v1::StartScrubResponse* reply) override;
+  Reactor* CancelScrub(Rpc* rpc, const v1::CancelScrubRequest* request,
+                       v1::CancelScrubResponse* reply) override;
+  Reactor* Backup(Rpc* rpc, const v1::BackupRequest* request, v1::BackupResponse* reply) override;
 
  private:
   void FillServerInfo(v1::GetServerInfoResponse* reply) const;

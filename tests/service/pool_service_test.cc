@@ -36,7 +36,7 @@ class PoolServiceTest : public ServerTest {
 TEST_F(PoolServiceTest, ServerInfoNamesBootPoolAndLimits) {
   const auto info = Call(pools(), &Pools::GetServerInfo, "");
   EXPECT_EQ(info.version(), COWSHED_VERSION);
-  EXPECT_EQ(info.api_revision(), 2u);
+  EXPECT_EQ(info.api_revision(), 3u);
   EXPECT_EQ(info.pool_uid(), pool_->uid());
   EXPECT_EQ(info.boot_id(), server_->boot_id());
   EXPECT_EQ(info.boot_id().size(), 32u);

@@ -569,3 +569,23 @@ def sync() -> Call[pool_pb2.SyncPoolResponse]:
 def check() -> Call[pool_pb2.CheckResponse]:
     """PoolService.Check."""
     return _pool("Check", pool_pb2.CheckRequest(), pool_pb2.CheckResponse)
+
+
+def start_scrub(rate_bytes_per_second: int | None = None) -> Call[pool_pb2.StartScrubResponse]:
+    """PoolService.StartScrub."""
+    request = pool_pb2.StartScrubRequest(request_id=_id())
+    if rate_bytes_per_second is not None:
+        request.rate_bytes_per_second = rate_bytes_per_second
+    return _pool("StartScrub", request, pool_pb2.StartScrubResponse)
+
+
+def cancel_scrub(*, pause: bool = False) -> Call[pool_pb2.CancelScrubResponse]:
+    """PoolService.CancelScrub."""
+    request = pool_pb2.CancelScrubRequest(pause=pause, request_id=_id())
+    return _pool("CancelScrub", request, pool_pb2.CancelScrubResponse)
+
+
+def backup(directory: str) -> Call[pool_pb2.BackupResponse]:
+    """PoolService.Backup."""
+    request = pool_pb2.BackupRequest(directory=directory, request_id=_id())
+    return _pool("Backup", request, pool_pb2.BackupResponse)

@@ -20,7 +20,17 @@ from cowshed.file import MODES, BufferedDatasetFile, DatasetFile
 from cowshed.operation import Operation, info_of
 from cowshed.streams import WriteStream, read_chunks, write_all
 from cowshed.transport import Transport
-from cowshed.types import Chunk, Dataset, Extent, Hold, Name, Snapshot, SnapshotSet, name_of
+from cowshed.types import (
+    Chunk,
+    Dataset,
+    Extent,
+    Hold,
+    Name,
+    OperationInfo,
+    Snapshot,
+    SnapshotSet,
+    name_of,
+)
 from cowshed.v1 import dataset_pb2, operation_pb2, pool_pb2
 
 R = TypeVar("R", bound=Message)
@@ -583,8 +593,24 @@ class Client:
         return self.call(calls.sync()).txg
 
     def check(self, timeout: float = 3600.0) -> pool_pb2.CheckResponse:
-        """Recomputes everything the pool knows about itself and compares."""
+        """Checks the pool in small steps while it works; `cowshed check` offline compares more."""
         return self.call(calls.check(), timeout)
+
+    def scrub(self, rate_bytes_per_second: int | None = None) -> Operation:
+        """Reads every block and verifies it, or goes on with the scrub under way or paused.
+
+        The operation's info tells `errors` and the first `damaged` places. None: no limit, or the
+        rate it has; 0: no limit.
+        """
+        return self._operation(self.call(calls.start_scrub(rate_bytes_per_second)).operation)
+
+    def cancel_scrub(self, *, pause: bool = False) -> OperationInfo:
+        """Ends the scrub under way, or pauses it until `scrub`."""
+        return info_of(self.call(calls.cancel_scrub(pause=pause)).operation)
+
+    def backup(self, directory: str) -> Operation:
+        """Copies the pool to an empty or absent directory (absolute) of the server's host."""
+        return self._operation(self.call(calls.backup(directory)).operation)
 
     def _operation(self, message: operation_pb2.Operation | None) -> Operation:
         return Operation(self.transport, info_of(message))

@@ -93,6 +93,8 @@ class OperationKind(enum.Enum):
     ROLLBACK = 3
     TRIM = 4
     EXPIRE = 5
+    SCRUB = 6
+    BACKUP = 7
 
 
 @dataclass(frozen=True)
@@ -272,6 +274,21 @@ class Blocker:
 
 
 @dataclass(frozen=True)
+class DamagedPlace:
+    """Blocks that a scrub could not read as they were written; `node`: what leads to them."""
+
+    name: str
+    first_block: int
+    block_count: int
+    node: bool
+
+    @classmethod
+    def from_proto(cls, m: operation_pb2.DamagedPlace) -> DamagedPlace:
+        """The value of a message."""
+        return cls(m.name, m.first_block, m.block_count, m.node)
+
+
+@dataclass(frozen=True)
 class OperationInfo:
     """How an operation stands."""
 
@@ -293,6 +310,8 @@ class OperationInfo:
     wait_until: datetime | None = None
     txg: int = 0
     error: error_pb2.Status | None = field(default=None, repr=False)
+    errors: int = 0
+    damaged: tuple[DamagedPlace, ...] = ()
 
     @property
     def done(self) -> bool:
@@ -321,6 +340,8 @@ class OperationInfo:
             wait_until=to_datetime(m, "wait_until"),
             txg=m.txg,
             error=m.error if m.HasField("error") else None,
+            errors=m.errors,
+            damaged=tuple(map(DamagedPlace.from_proto, m.damaged)),
         )
 
 

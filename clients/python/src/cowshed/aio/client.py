@@ -22,7 +22,17 @@ from cowshed.calls import KEEP, Keep, Labels, Span
 from cowshed.channel import Tls, resolve_address
 from cowshed.file import MODES
 from cowshed.operation import info_of
-from cowshed.types import Chunk, Dataset, Extent, Hold, Name, Snapshot, SnapshotSet, name_of
+from cowshed.types import (
+    Chunk,
+    Dataset,
+    Extent,
+    Hold,
+    Name,
+    OperationInfo,
+    Snapshot,
+    SnapshotSet,
+    name_of,
+)
 from cowshed.v1 import dataset_pb2, operation_pb2, pool_pb2
 
 R = TypeVar("R", bound=Message)
@@ -571,8 +581,25 @@ class AsyncClient:
         return (await self.call(calls.sync())).txg
 
     async def check(self, timeout: float = 3600.0) -> pool_pb2.CheckResponse:
-        """Recomputes everything the pool knows about itself and compares."""
+        """Checks the pool in small steps while it works; `cowshed check` offline compares more."""
         return await self.call(calls.check(), timeout)
+
+    async def scrub(self, rate_bytes_per_second: int | None = None) -> AsyncOperation:
+        """Reads every block and verifies it, or goes on with the scrub under way or paused.
+
+        The operation's info tells `errors` and the first `damaged` places. None: no limit, or the
+        rate it has; 0: no limit.
+        """
+        reply = await self.call(calls.start_scrub(rate_bytes_per_second))
+        return self._operation(reply.operation)
+
+    async def cancel_scrub(self, *, pause: bool = False) -> OperationInfo:
+        """Ends the scrub under way, or pauses it until `scrub`."""
+        return info_of((await self.call(calls.cancel_scrub(pause=pause))).operation)
+
+    async def backup(self, directory: str) -> AsyncOperation:
+        """Copies the pool to an empty or absent directory (absolute) of the server's host."""
+        return self._operation((await self.call(calls.backup(directory))).operation)
 
     def _operation(self, message: operation_pb2.Operation | None) -> AsyncOperation:
         return AsyncOperation(self.transport, info_of(message))

@@ -14,6 +14,7 @@ import click
 from cowshed import errors
 from cowshed.channel import Tls
 from cowshed.cli import datasets, destroy, inspect, snapshots, transfer
+from cowshed.cli import upkeep as upkeep  # adds commands to `cow pool`
 from cowshed.cli.base import App, Verb, VerbGroup, Verbs, output_options
 from cowshed.cli.output import Json, dump
 from cowshed.types import Blocker

@@ -256,7 +256,7 @@ def _operation_row(o: OperationInfo) -> Sequence[Value]:
 @click.group(cls=VerbGroup)
 @click.pass_context
 def pool(context: click.Context) -> None:
-    """Show the state of the pool; `cow pool reclaim` says how reclaim runs."""
+    """Show the state of the pool; its commands say how it is looked after."""
     if context.invoked_subcommand is None:
         app = context.find_object(App)
         assert app is not None
@@ -431,7 +431,7 @@ def _screen(app: App, now: pool_pb2.Pool, rates: tuple[int, int, int]) -> Group:
 @click.option("--limit", type=SPAN, default="1h", show_default=True, help="The longest wait.")
 @pass_app
 def check(app: App, limit: timedelta) -> None:
-    """Recompute all references, lists and sums of the pool and compare. Exit 1: findings."""
+    """Check trees, lists, sums and space while the pool works. Exit 1: findings."""
     reply = app.call(calls.check(), limit.total_seconds())
     if app.json:
         app.document(reply)

@@ -26,6 +26,15 @@ class PoolServiceStub:
     Check: grpc.UnaryUnaryMultiCallable[
         pool_pb2.CheckRequest, pool_pb2.CheckResponse
     ]
+    StartScrub: grpc.UnaryUnaryMultiCallable[
+        pool_pb2.StartScrubRequest, pool_pb2.StartScrubResponse
+    ]
+    CancelScrub: grpc.UnaryUnaryMultiCallable[
+        pool_pb2.CancelScrubRequest, pool_pb2.CancelScrubResponse
+    ]
+    Backup: grpc.UnaryUnaryMultiCallable[
+        pool_pb2.BackupRequest, pool_pb2.BackupResponse
+    ]
 
 class PoolServiceServicer:
     def GetServerInfo(
@@ -49,6 +58,15 @@ class PoolServiceServicer:
     def Check(
         self, request: pool_pb2.CheckRequest, context: grpc.ServicerContext
     ) -> pool_pb2.CheckResponse: ...
+    def StartScrub(
+        self, request: pool_pb2.StartScrubRequest, context: grpc.ServicerContext
+    ) -> pool_pb2.StartScrubResponse: ...
+    def CancelScrub(
+        self, request: pool_pb2.CancelScrubRequest, context: grpc.ServicerContext
+    ) -> pool_pb2.CancelScrubResponse: ...
+    def Backup(
+        self, request: pool_pb2.BackupRequest, context: grpc.ServicerContext
+    ) -> pool_pb2.BackupResponse: ...
 
 def add_PoolServiceServicer_to_server(
     servicer: PoolServiceServicer, server: grpc.Server
