@@ -147,14 +147,19 @@ absl::Status CopyMeta(const MetaStore& meta, const std::string& path) {
 
 }  // namespace
 
-absl::StatusOr<Verdict> StartBackup(TxgContext& context, const BackupArgs& args, Outcome* outcome) {
-  if (args.directory.empty() || args.directory.front() != '/') {
+absl::StatusOr<std::string> BackupTarget(const std::string& directory) {
+  if (directory.empty() || directory.front() != '/') {
     return MakeError(absl::StatusCode::kInvalidArgument, "INVALID_FIELD",
                      "the directory of a backup is an absolute path on the server's host",
                      {{"field", "directory"}});
   }
-  const std::string directory =
-      (fs::path(args.directory) / "").lexically_normal().parent_path().string();
+  const std::string target = (fs::path(directory) / "").lexically_normal().parent_path().string();
+  RETURN_IF_ERROR(CheckTarget(target));
+  return target;
+}
+
+absl::StatusOr<Verdict> StartBackup(TxgContext& context, const absl::StatusOr<std::string>& target,
+                                    Outcome* outcome) {
   {
     MetaCursor cursor(context.meta, Table::kStates);
     cursor.Seek(Key(StateKey::kBackup));
@@ -164,9 +169,9 @@ absl::StatusOr<Verdict> StartBackup(TxgContext& context, const BackupArgs& args,
                        "another backup is under way");
     }
   }
-  RETURN_IF_ERROR(CheckTarget(directory));
+  RETURN_IF_ERROR(target.status());
   ASSIGN_OR_RETURN(const OperationId id,
-                   BeginOperation(context, OperationKind::kBackup, DestroyKind::kDataset, directory,
+                   BeginOperation(context, OperationKind::kBackup, DestroyKind::kDataset, *target,
                                   /*target_count=*/1));
   RETURN_IF_ERROR(AddPending(context, id));
   RETURN_IF_ERROR(context.meta.Put(Table::kStates, BackupKey(id), ""));

@@ -34,9 +34,13 @@
 
 namespace cowshed::engine {
 
-// The task of Pool::Backup: FAILED_PRECONDITION BACKUP_TARGET if the directory can not take one,
-// BACKUP_RUNNING while another is under way.
-absl::StatusOr<Verdict> StartBackup(TxgContext& context, const BackupArgs& args, Outcome* outcome);
+// Where a backup is to go: the path without a trailing slash. INVALID_FIELD if it is not absolute,
+// FAILED_PRECONDITION BACKUP_TARGET if it can not take one. Looks at the directory, which may be on
+// a slow host: not for the txg thread.
+absl::StatusOr<std::string> BackupTarget(const std::string& directory);
+// The task of Pool::Backup. FAILED_PRECONDITION BACKUP_RUNNING while another is under way.
+absl::StatusOr<Verdict> StartBackup(TxgContext& context, const absl::StatusOr<std::string>& target,
+                                    Outcome* outcome);
 
 class Copier {
  public:

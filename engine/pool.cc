@@ -290,7 +290,8 @@ void PoolImpl::CancelScrub(CancelScrubArgs args, Idempotency key, OutcomeCallbac
 }
 
 void PoolImpl::Backup(BackupArgs args, Idempotency key, OutcomeCallback done) {
-  Submit(Bind(engine::StartBackup, std::move(args)), std::move(key), std::move(done));
+  // Looked at here, where it may take its time; used, or not, once a repeat has been told apart.
+  Submit(Bind(engine::StartBackup, BackupTarget(args.directory)), std::move(key), std::move(done));
 }
 
 ReclaimInfo PoolImpl::reclaim() const {
