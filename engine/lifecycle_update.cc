@@ -14,6 +14,9 @@
 namespace cowshed::engine {
 namespace {
 
+// What one snapshot may be held by: a list of them is walked to destroy or to page through it.
+constexpr uint64_t kMaxHoldsPerSnapshot = 10000;
+
 // Zeroes the bytes of the last block past the new end, so that growing again shows zeros.
 absl::Status ZeroTail(TxgContext& context, FoundDataset* dataset) {
   TreeState& tree = dataset->record.tree;
@@ -173,6 +176,12 @@ absl::StatusOr<Verdict> HoldSnapshot(TxgContext& context, const HoldSnapshotArgs
     return MakeError(absl::StatusCode::kAlreadyExists, "HOLD_EXISTS",
                      StrCat("snapshot ", snapshot.name, " has a hold tagged ", args.tag),
                      {{"name", snapshot.name}, {"tag", args.tag}, {"owner", existing->owner}});
+  }
+  if (snapshot.record.holds >= kMaxHoldsPerSnapshot) {
+    return MakeError(absl::StatusCode::kResourceExhausted, "TOO_MANY_HOLDS",
+                     StrCat("snapshot ", snapshot.name, " has ", kMaxHoldsPerSnapshot,
+                            " holds, which is the limit"),
+                     {{"limit", std::to_string(kMaxHoldsPerSnapshot)}, {"name", snapshot.name}});
   }
   HoldRecord hold{args.owner, context.now_ms, args.expire_time_ms};
   RETURN_IF_ERROR(StoreRecord(context.meta, key, hold));

@@ -33,6 +33,7 @@ ServiceContext::ServiceContext(engine::Pool& the_pool, const Limits& the_limits,
       access(std::move(roles)),
       tokens(the_pool.uid()),
       streams(the_limits.streams_max, stats),
+      request_memory(the_limits.request_memory_bytes),
       control(the_limits.control_workers, the_limits.queue_max, stats),
       data(the_limits.data_workers, the_limits.data_queue_max, stats) {}
 

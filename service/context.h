@@ -13,6 +13,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -29,6 +30,8 @@ namespace cowshed::service {
 inline constexpr uint64_t kMaxChunkBytes = 1 << 20;
 inline constexpr uint64_t kAckIntervalBytes = 8 << 20;
 inline constexpr uint32_t kMaxWaitSeconds = 60;
+// A request of 10,000 names with as many etags fits.
+inline constexpr uint64_t kMaxRequestBytes = 8 << 20;
 // Answering this many one after another costs the txg thread less than handing them over.
 inline constexpr int kFewCallbacks = 4;
 
@@ -40,6 +43,14 @@ struct Limits {
   size_t data_queue_max = 256;  // calls that wait for a data worker: up to 1 MiB of memory each
   size_t streams_max = 64;      // open Read, Write and Diff streams
   size_t connections_max = 4096;
+  size_t lifecycle_max = 8192;      // lifecycle calls that the pool has not answered
+  size_t waits_max = 4096;          // open calls of WaitOperations
+  size_t waited_names_max = 65536;  // operations they wait for: each is looked up at a change
+  size_t request_memory_bytes = size_t{256} << 20;  // of requests under way, the small ones aside
+  size_t rpc_memory_bytes = size_t{512} << 20;      // of the library, for all connections
+  std::chrono::milliseconds idle_timeout{300000};   // a Write whose client sends nothing is cut
+  std::chrono::milliseconds handshake_timeout{20000};  // for a new connection to become one
+  std::chrono::milliseconds connection_idle{1800000};  // without a call: closed, as HTTP/2 does
   std::chrono::milliseconds stall_timeout{60000};  // a client that takes nothing that long is cut
   std::chrono::milliseconds stall_grace{10000};    // to take the answer that says so
   std::chrono::milliseconds drain_timeout{5000};   // for calls under way when the server stops
@@ -73,6 +84,28 @@ class Ticket {
   Callbacks* callbacks_;
 };
 
+// The memory of requests that are under way and larger than kSmallRequestBytes; how many there may
+// be of the small ones follows from the queues.
+class RequestMemory {
+ public:
+  static constexpr size_t kSmallRequestBytes = 4096;
+
+  explicit RequestMemory(size_t bytes_max) : bytes_max_(bytes_max) {}
+  // Takes part of it, until the last copy of what it returns has gone; null if there is not enough.
+  // REQUIRES: the memory outlives that.
+  std::shared_ptr<const void> Take(size_t size_bytes) {
+    if (bytes_.fetch_add(size_bytes) + size_bytes > bytes_max_) {
+      bytes_ -= size_bytes;
+      return nullptr;
+    }
+    return {this, [this, size_bytes](const void*) { bytes_ -= size_bytes; }};
+  }
+
+ private:
+  const size_t bytes_max_;
+  std::atomic<size_t> bytes_{0};
+};
+
 struct ServiceContext {
   ServiceContext(engine::Pool& the_pool, const Limits& the_limits, Access::Roles roles,
                  metrics::ServiceStats& stats);
@@ -86,6 +119,7 @@ struct ServiceContext {
   StreamRegistry streams;
   std::atomic<bool> stopping{false};
   Callbacks callbacks;
+  RequestMemory request_memory;
   Executor control;
   Executor data;
 

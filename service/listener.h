@@ -59,7 +59,7 @@ class Listener {
  public:
   using Accepted = std::function<void(const Connection&)>;
 
-  // Connections past `connections_max` are closed at once.
+  // Connections past `connections_max` are closed at once, with a GOAWAY that says why.
   Listener(std::vector<ListeningSocket> sockets, size_t connections_max,
            metrics::ServiceStats& stats);
   ~Listener() { Stop(); }

@@ -117,6 +117,14 @@ void AddServer(CLI::App& app, ServeOptions& options) {
   AddCount(app, "--max-connections", limits.connections_max, 1 << 20, "Open client connections");
   AddMilliseconds(app, "--stall-timeout-ms", limits.stall_timeout,
                   "A client that takes nothing of its stream for that long is cut");
+  AddMilliseconds(app, "--idle-timeout-ms", limits.idle_timeout,
+                  "A Write whose client sends nothing for that long is cut");
+  AddMilliseconds(app, "--handshake-timeout-ms", limits.handshake_timeout,
+                  "A TCP connection that is no HTTP/2 after that long is closed");
+  AddMilliseconds(app, "--connection-idle-ms", limits.connection_idle,
+                  "A connection without a call for that long is closed");
+  AddBytes(app, "--rpc-memory", limits.rpc_memory_bytes,
+           "Most bytes that connections and requests on their way may take together");
   AddMilliseconds(app, "--drain-timeout-ms", limits.drain_timeout,
                   "How long calls under way may take when the server stops");
   app.add_option("--tls-certificate", options.tls_certificate, "PEM file: TLS on TCP listeners");

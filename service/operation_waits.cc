@@ -19,6 +19,12 @@ std::chrono::milliseconds TimeoutOf(const v1::WaitOperationsRequest& request) {
   return std::chrono::milliseconds(std::clamp<int64_t>(ms, 0, int64_t{kMaxWaitSeconds} * 1000));
 }
 
+absl::Status TooManyWaits(size_t limit, std::string_view what) {
+  return Error(absl::StatusCode::kResourceExhausted, v1::TOO_MANY_WAITS,
+               engine::StrCat(limit, " ", what, " at a time, which is the limit"),
+               {{"limit", std::to_string(limit)}});
+}
+
 absl::Status Validate(const std::vector<std::string>& names) {
   if (names.empty()) return InvalidField("names", "is empty");
   if (names.size() <= kMaxNames) return absl::OkStatus();
@@ -46,19 +52,29 @@ void OperationWait::Start(const absl::Status& admitted) {
   self_ = shared_from_this();
   absl::Status status = admitted;
   if (status.ok()) status = Validate(names_);
+  bool waits = timeout_.count() > 0;
+  if (status.ok() && waits) {
+    const auto added = waits_->Add(self_);
+    status = added.status();
+    waits = added.value_or(false);
+  }
+  if (status.ok() && !waits) {
+    if (context_.control.TrySubmit([self = self_] { self->Look(/*now_or_never=*/true); })) return;
+    status = Error(absl::StatusCode::kResourceExhausted, v1::SERVER_BUSY,
+                   "the queue of requests is full; try again");
+  }
   if (!status.ok()) {
     engine::MutexLock lock(mutex_);
     return Answer(status);
   }
-  const bool at_once = timeout_.count() == 0 || !waits_->Add(self_);
-  if (!at_once) {
+  {
     // The timer, a part of this call, keeps its callback: a strong reference would be a cycle.
     timer_.Set(std::chrono::system_clock::now() + timeout_, [weak = weak_from_this()](bool fired) {
       const auto self = fired ? weak.lock() : nullptr;
       if (self != nullptr) self->TimeIsUp();
     });
   }
-  context_.control.Submit([self = self_, at_once] { self->Look(at_once); });
+  context_.control.Submit([self = self_] { self->Look(/*now_or_never=*/false); });
 }
 
 void OperationWait::TimeIsUp() {
@@ -118,11 +134,19 @@ void OperationWait::OnDone() {
 
 // --- all waits ---
 
-bool OperationWaits::Add(const std::shared_ptr<OperationWait>& wait) {
+absl::StatusOr<bool> OperationWaits::Add(const std::shared_ptr<OperationWait>& wait) {
   {
     engine::MutexLock lock(mutex_);
     if (stopped_) return false;
+    const Limits& limits = context_.limits;
+    if (waits_.size() >= limits.waits_max) {
+      return TooManyWaits(limits.waits_max, "calls wait for operations");
+    }
+    if (waited_names_ + wait->name_count() > limits.waited_names_max) {
+      return TooManyWaits(limits.waited_names_max, "operations are waited for");
+    }
     waits_.insert(wait);
+    waited_names_ += wait->name_count();
   }
   Listen();
   return true;
@@ -130,7 +154,7 @@ bool OperationWaits::Add(const std::shared_ptr<OperationWait>& wait) {
 
 void OperationWaits::Remove(const std::shared_ptr<OperationWait>& wait) {
   engine::MutexLock lock(mutex_);
-  waits_.erase(wait);
+  if (waits_.erase(wait) > 0) waited_names_ -= wait->name_count();
 }
 
 void OperationWaits::Stop() {

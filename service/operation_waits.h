@@ -8,6 +8,9 @@
 //             control workers and coalesce: at most one is queued. Each wait has a timer; when it
 //             fires, when the client cancels, or when the server stops, it is answered as things
 //             stand.
+// Limits      So many waits, and so many operations of all of them, at a time: a change looks them
+// all
+//             up. Past that TOO_MANY_WAITS; a look at once takes its turn in the queue as a query.
 // Threads     Thread-safe. A wait is answered once, under its own lock.
 // Ownership   Shared by the waits and the pool's callback: it may outlive the service, not the
 // pool. Cost        A change costs one lookup per operation that is waited for and not yet
@@ -42,6 +45,8 @@ class OperationWait final : public grpc::ServerUnaryReactor,
   // Answers if what is waited for has come true, or anyway if `now_or_never`.
   void Look(bool now_or_never) ABSL_LOCKS_EXCLUDED(mutex_);
 
+  size_t name_count() const { return names_.size(); }
+
   void OnCancel() override;
   void OnDone() override;
 
@@ -68,8 +73,8 @@ class OperationWaits : public std::enable_shared_from_this<OperationWaits> {
  public:
   explicit OperationWaits(ServiceContext& context) : context_(context) {}
 
-  // Takes part in looks from now on. False once stopped.
-  bool Add(const std::shared_ptr<OperationWait>& wait) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Takes part in looks from now on. False once stopped; RESOURCE_EXHAUSTED TOO_MANY_WAITS.
+  absl::StatusOr<bool> Add(const std::shared_ptr<OperationWait>& wait) ABSL_LOCKS_EXCLUDED(mutex_);
   void Remove(const std::shared_ptr<OperationWait>& wait) ABSL_LOCKS_EXCLUDED(mutex_);
   // Answers all waits as things stand, and every later one.
   void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -84,6 +89,7 @@ class OperationWaits : public std::enable_shared_from_this<OperationWaits> {
   ServiceContext& context_;
   engine::Mutex mutex_{engine::LockRank::kWaits};
   std::set<std::shared_ptr<OperationWait>> waits_ ABSL_GUARDED_BY(mutex_);
+  size_t waited_names_ ABSL_GUARDED_BY(mutex_) = 0;  // of all of them
   bool listening_ ABSL_GUARDED_BY(mutex_) = false;
   bool look_queued_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;

@@ -14,7 +14,6 @@
 namespace cowshed::service {
 namespace {
 
-constexpr size_t kMaxRequestIdBytes = 64;
 constexpr size_t kMaxLabelKeyBytes = 63;
 constexpr size_t kMaxLabelValueBytes = 255;
 // The year 9999: what a Timestamp can hold.

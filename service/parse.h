@@ -23,6 +23,7 @@ namespace cowshed::service {
 
 inline constexpr uint32_t kDefaultPageSize = 100;
 inline constexpr uint32_t kMaxPageSize = 1000;
+inline constexpr size_t kMaxRequestIdBytes = 64;
 
 // Now, in unix milliseconds, by the wall clock.
 int64_t NowMs();

@@ -154,6 +154,13 @@ void PoolServiceImpl::FillServerInfo(v1::GetServerInfoResponse* reply) const {
   limits->set_max_wait_seconds(kMaxWaitSeconds);
   limits->set_max_labels(engine::kMaxLabels);
   limits->set_max_labels_bytes(engine::kMaxLabelsBytes);
+  limits->set_max_message_bytes(kMaxRequestBytes);
+  limits->set_max_connections(context_.limits.connections_max);
+  limits->set_max_waits(context_.limits.waits_max);
+  limits->set_max_write_idle_seconds(
+      std::chrono::ceil<std::chrono::seconds>(context_.limits.idle_timeout).count());
+  limits->set_max_request_id_bytes(kMaxRequestIdBytes);
+  limits->set_max_tag_bytes(engine::kMaxTagBytes);
 }
 
 Reactor* PoolServiceImpl::GetServerInfo(Rpc* rpc, const v1::GetServerInfoRequest* request,

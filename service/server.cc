@@ -16,8 +16,9 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// A request of 10,000 names with as many etags fits; a data field is limited by its own check.
-constexpr int kMaxMessageBytes = 8 << 20;
+// Somewhat more than our own limit, which gives a reason: past this the library answers by itself.
+constexpr int kMaxReceivedBytes = static_cast<int>(kMaxRequestBytes) + (2 << 20);
+constexpr int kMaxMetadataBytes = 8 << 10;
 // Past it calls queue in the library without a word; our own limits are lower and give a reason.
 constexpr int kMaxConcurrentCalls = 1024;
 constexpr int kClientPingIntervalMinMs = 10000;  // clients ping every 30 s
@@ -28,9 +29,19 @@ constexpr milliseconds kHousekeepingMax{250};  // how late health follows the po
 const char* const kServices[] = {"cowshed.v1.DatasetService", "cowshed.v1.DataService",
                                  "cowshed.v1.OperationService", "cowshed.v1.PoolService"};
 
-void SetArguments(grpc::ServerBuilder& builder) {
-  builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
-  builder.SetMaxSendMessageSize(kMaxMessageBytes);
+void SetArguments(const Limits& limits, grpc::ServerBuilder& builder) {
+  builder.SetMaxReceiveMessageSize(kMaxReceivedBytes);
+  builder.SetMaxSendMessageSize(kMaxReceivedBytes);
+  // Whoever opens calls or sends halves of messages in great numbers meets this bound: the library
+  // then reads no more from connections, closes idle ones and cancels calls.
+  grpc::ResourceQuota quota("cowshed");
+  quota.Resize(limits.rpc_memory_bytes);
+  builder.SetResourceQuota(quota);
+  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
+                             static_cast<int>(limits.handshake_timeout.count()));
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS,
+                             static_cast<int>(limits.connection_idle.count()));
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxConcurrentCalls);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
@@ -79,7 +90,7 @@ absl::Status Server::Build(metrics::RpcMetrics* rpc_metrics) {
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
-  SetArguments(builder);
+  SetArguments(options_.limits, builder);
   for (grpc::Service* service :
        {static_cast<grpc::Service*>(&datasets_), static_cast<grpc::Service*>(&data_),
         static_cast<grpc::Service*>(&operations_), static_cast<grpc::Service*>(&pool_)}) {
@@ -117,7 +128,8 @@ void Server::Serve(const Connection& connection) {
 }
 
 void Server::KeepHouse() {
-  const auto interval = std::min(kHousekeepingMax, options_.limits.stall_timeout / 4);
+  const auto interval = std::min(
+      {kHousekeepingMax, options_.limits.stall_timeout / 4, options_.limits.idle_timeout / 4});
   bool serving = true;
   engine::MutexLock lock(mutex_);
   while (!stopping_) {

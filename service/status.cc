@@ -21,7 +21,7 @@ constexpr char kDomain[] = "cowshed";
 // How long to wait before it makes sense to try again; 0: waiting does not help by itself.
 std::chrono::milliseconds RetryDelay(std::string_view reason) {
   if (reason == v1::ErrorReason_Name(v1::SERVER_BUSY)) return std::chrono::milliseconds(100);
-  for (const auto slow : {v1::TOO_MANY_STREAMS, v1::SERVER_STOPPING}) {
+  for (const auto slow : {v1::TOO_MANY_STREAMS, v1::TOO_MANY_WAITS, v1::SERVER_STOPPING}) {
     if (reason == v1::ErrorReason_Name(slow)) return std::chrono::milliseconds(1000);
   }
   return std::chrono::milliseconds(0);

@@ -24,7 +24,7 @@ class OpenStream {
   virtual ~OpenStream() = default;
   // Ends the stream with `status`, now. Does nothing if it has ended.
   virtual void End(const absl::Status& status) = 0;
-  // Ends the stream if its client has taken nothing for too long.
+  // Ends the stream if its client has taken nothing, or sent nothing, for too long.
   virtual void CutIfStalled(std::chrono::steady_clock::time_point now) = 0;
 };
 

@@ -43,18 +43,25 @@ struct Call {
   grpc::CallbackServerContext* rpc;
   grpc::ServerUnaryReactor* reactor;
   std::string caller;
+  std::shared_ptr<const void> memory;  // what a large request takes of RequestMemory
 
   // Answers. The last thing done with a call.
   void Finish(const absl::Status& status) const { reactor->Finish(context.ToGrpc(status)); }
 };
 
-// Starts a call: admits the caller and runs `work` on this thread, or answers why not.
+// RESOURCE_EXHAUSTED SERVER_BUSY.
+absl::Status Busy();
+
+// Starts a call: admits the caller and the size of the request (MESSAGE_TOO_LARGE past 8 MiB,
+// SERVER_BUSY past what all requests together may take) and runs `work` on this thread, or answers
+// why not.
 grpc::ServerUnaryReactor* BeginHere(ServiceContext& context, grpc::CallbackServerContext* rpc,
-                                    Effect effect, const std::string& method,
+                                    Effect effect, const google::protobuf::Message& request,
                                     absl::FunctionRef<void(const Call&)> work);
 // As above, and queues `work` for a worker.
 grpc::ServerUnaryReactor* Begin(ServiceContext& context, grpc::CallbackServerContext* rpc,
-                                Executor& executor, Effect effect, const std::string& method,
+                                Executor& executor, Effect effect,
+                                const google::protobuf::Message& request,
                                 absl::AnyInvocable<void(const Call&)> work);
 
 // The key under which a reply to `request` is kept; nothing for an empty request_id.
@@ -67,7 +74,7 @@ template <typename Request, typename Reply, typename Run>
 grpc::ServerUnaryReactor* Deferred(ServiceContext& context, grpc::CallbackServerContext* rpc,
                                    Executor& executor, Effect effect, const Request* request,
                                    Reply* reply, Run run) {
-  return Begin(context, rpc, executor, effect, Request::descriptor()->name(),
+  return Begin(context, rpc, executor, effect, *request,
                [request, reply, run = std::move(run)](const Call& call) {
                  run(*request, reply, [call](const absl::Status& status) { call.Finish(status); });
                });
@@ -76,7 +83,7 @@ grpc::ServerUnaryReactor* Deferred(ServiceContext& context, grpc::CallbackServer
 template <typename Request, typename Reply, typename Run>
 grpc::ServerUnaryReactor* Query(ServiceContext& context, grpc::CallbackServerContext* rpc,
                                 Executor& executor, const Request* request, Reply* reply, Run run) {
-  return Begin(context, rpc, executor, Effect::kReads, Request::descriptor()->name(),
+  return Begin(context, rpc, executor, Effect::kReads, *request,
                [request, reply, run = std::move(run)](const Call& call) {
                  call.Finish(run(*request, reply));
                });
@@ -127,6 +134,9 @@ template <typename Request, typename Reply, typename Verb>
 grpc::ServerUnaryReactor* Lifecycle(ServiceContext& context, grpc::CallbackServerContext* rpc,
                                     const Request* request, Reply* reply, Verb verb) {
   const auto work = [request, reply, verb](const Call& call) {
+    if (static_cast<size_t>(call.context.callbacks.count()) >= call.context.limits.lifecycle_max) {
+      return call.Finish(Busy());
+    }
     auto args = Parse(*request);
     if (!args.ok()) return call.Finish(args.status());
     Tokens& tokens = call.context.tokens;
@@ -149,7 +159,7 @@ grpc::ServerUnaryReactor* Lifecycle(ServiceContext& context, grpc::CallbackServe
       start(*std::move(args));
     }
   };
-  return BeginHere(context, rpc, Effect::kChanges, Request::descriptor()->name(), work);
+  return BeginHere(context, rpc, Effect::kChanges, *request, work);
 }
 
 }  // namespace cowshed::service

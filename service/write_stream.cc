@@ -41,6 +41,7 @@ void WriteStream::OnReadDone(bool ok) {
 void WriteStream::OnWriteDone(bool ok) {
   engine::MutexLock lock(mutex_);
   sending_ = false;
+  reading_since_ = std::chrono::steady_clock::now();
   if (!ok) return Finish(absl::CancelledError());
   Pump();
 }
@@ -58,6 +59,10 @@ void WriteStream::End(const absl::Status& status) {
 void WriteStream::CutIfStalled(std::chrono::steady_clock::time_point now) {
   engine::MutexLock lock(mutex_);
   const Limits& limits = context_.limits;
+  if (!finished_ && Idle() && now - reading_since_ >= limits.idle_timeout) {
+    return Finish(Error(absl::StatusCode::kAborted, v1::STREAM_IDLE,
+                        "the client sent nothing for too long; open the stream again"));
+  }
   if (!sending_ || now - sending_since_ < (finished_ ? limits.stall_grace : limits.stall_timeout)) {
     return;
   }
@@ -85,6 +90,7 @@ void WriteStream::Pump() {
   }
   if (!reading_ && !have_next_ && !half_closed_ && acks_.size() < kMaxQueuedAcks) {
     reading_ = true;
+    reading_since_ = std::chrono::steady_clock::now();
     StartRead(&requests_[1 - applied_]);
   }
   const bool all_applied = half_closed_ && !have_next_ && !applying_;
@@ -144,6 +150,7 @@ void WriteStream::Applied(const absl::Status& status, uint64_t bytes,
                           std::optional<engine::Txg> flushed_txg) {
   engine::MutexLock lock(mutex_);
   applying_ = false;
+  reading_since_ = std::chrono::steady_clock::now();  // silence counts from the last thing done
   if (!status.ok()) return Finish(status);
   accepted_bytes_ += bytes;
   // What the next chunk may add must not go past the interval.

@@ -6,7 +6,8 @@
 // Model       Two message buffers: while a worker applies one, gRPC reads the next. A flush, and a
 //             discard so large that it goes to the background, hold the stream up until the pool
 //             calls back; no worker waits for that. Acks queue behind one another; a client that
-//             does not take them is not read from any more, and cut like a stalled reader.
+//             does not take them is not read from any more, and cut like a stalled reader. One that
+//             sends nothing while nothing of its own is under way is cut with STREAM_IDLE.
 // Invariants  accepted_bytes counts what the pool has taken, in the order sent, and never falls.
 //             Whatever ends the stream with an error says it in metadata accepted_bytes. An ack
 //             follows every 8 MiB at the latest, every flush, and the last chunk.
@@ -50,6 +51,10 @@ class WriteStream final : public grpc::ServerBidiReactor<v1::WriteRequest, v1::W
   // Does whatever can be done next.
   void Pump() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SendAck() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The server has nothing to do, and waits for the client to send.
+  bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return reading_ && !applying_ && !have_next_ && !sending_ && acks_.empty();
+  }
   void Finish(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // Applies one message; Applied follows, at once or from a callback of the pool.
@@ -79,6 +84,7 @@ class WriteStream final : public grpc::ServerBidiReactor<v1::WriteRequest, v1::W
   uint64_t accepted_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t acked_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   std::chrono::steady_clock::time_point sending_since_ ABSL_GUARDED_BY(mutex_);
+  std::chrono::steady_clock::time_point reading_since_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace cowshed::service

@@ -118,7 +118,7 @@ absl::Status BlockStore::CheckPlace(uint64_t address, uint64_t sectors) const {
 
 absl::Status BlockStore::Read(const BlockPtr& pointer, std::span<std::byte> out) const {
   if (pointer.is_hole()) {
-    std::memset(out.data(), 0, out.size());
+    std::fill(out.begin(), out.end(), std::byte{0});
     return absl::OkStatus();
   }
   COWSHED_CHECK(out.size() == uint64_t{pointer.sectors} * kSectorBytes,

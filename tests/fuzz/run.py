@@ -41,6 +41,7 @@ def run(target: str, seconds: int) -> tuple[int, int]:
                 str(PROGRAMS / f"{target}_fuzz"),
                 f"-max_total_time={seconds}",
                 f"-max_len={INPUT_MAX_BYTES}",
+                "-len_control=0",
                 f"-rss_limit_mb={MEMORY_MAX_MB}",
                 f"-timeout={INPUT_MAX_SECONDS}",
                 f"-artifact_prefix={losses}/{target}-",

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "google/protobuf/dynamic_message.h"
+#include "google/protobuf/stubs/logging.h"
 #include "google/protobuf/text_format.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
@@ -72,6 +73,7 @@ bool Await(grpc::CompletionQueue& queue) {
 
 ServiceFuzzer::ServiceFuzzer(const std::string& service) {
   spdlog::set_level(spdlog::level::off);
+  google::protobuf::SetLogHandler(nullptr);  // it complains of every string that is none
   for (const char* name : {"cowshed.v1.DatasetService", "cowshed.v1.DataService",
                            "cowshed.v1.OperationService", "cowshed.v1.PoolService"}) {
     const auto* descriptor = DescriptorPool::generated_pool()->FindServiceByName(name);

@@ -166,7 +166,7 @@ TEST_F(ServerAsAWholeTest, NonsenseIsAnsweredAndHurtsNobody) {
             grpc::StatusCode::UNIMPLEMENTED);
   EXPECT_EQ(CallRaw("/no.Service/NoSuchMethod", "").error_code(), grpc::StatusCode::UNIMPLEMENTED);
   EXPECT_EQ(
-      CallRaw("/cowshed.v1.DatasetService/CreateDataset", std::string(9 << 20, 'x')).error_code(),
+      CallRaw("/cowshed.v1.DatasetService/CreateDataset", std::string(11 << 20, 'x')).error_code(),
       grpc::StatusCode::RESOURCE_EXHAUSTED);
   Create("a");
 }

@@ -95,6 +95,12 @@ class Server:
                 listening.put(announced[1])
         listening.put(None)
 
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        assert self._process is not None
+        return self._process.pid
+
     def stop(self) -> int:
         """Asks it to stop. Returns its exit status."""
         return self._signal(signal.SIGTERM)
