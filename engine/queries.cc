@@ -284,6 +284,11 @@ absl::StatusOr<Page<HoldInfo>> ListHoldsBelow(const MetaTxn& txn, const PoolUid&
   return page.Finish(position.Encode());
 }
 
+// A prefix that can cover nothing is a mistake, and an empty list would not say so.
+absl::Status CheckPrefix(const ListArgs& args) {
+  return args.prefix.empty() ? absl::OkStatus() : ParseDatasetName(args.prefix).status();
+}
+
 bool Matches(const OperationRecord& record, const ListArgs& args) {
   if (args.state != 0 && record.state != args.state) return false;
   if (args.kind != 0 && record.kind != args.kind) return false;
@@ -294,6 +299,7 @@ bool Matches(const OperationRecord& record, const ListArgs& args) {
 
 absl::StatusOr<Page<DatasetInfo>> ListDatasets(const MetaTxn& txn, const PoolUid& pool,
                                                const ListArgs& args) {
+  RETURN_IF_ERROR(CheckPrefix(args));
   if (!args.origin.empty()) return ListClones(txn, pool, args);
   if (!args.position.empty() && !IsBelow(args.position, args.prefix)) return BadPosition();
   PageBuilder<DatasetInfo> page(args.page_size);
@@ -310,6 +316,7 @@ absl::StatusOr<Page<DatasetInfo>> ListDatasets(const MetaTxn& txn, const PoolUid
 
 absl::StatusOr<Page<SnapshotInfo>> ListSnapshots(const MetaTxn& txn, const PoolUid& pool,
                                                  const ListArgs& args) {
+  RETURN_IF_ERROR(CheckPrefix(args));
   SnapshotPosition position;
   RETURN_IF_ERROR(position.Decode(args.position));
   PageBuilder<SnapshotInfo> page(args.page_size);
@@ -326,6 +333,7 @@ absl::StatusOr<Page<SnapshotInfo>> ListSnapshots(const MetaTxn& txn, const PoolU
 
 absl::StatusOr<Page<HoldInfo>> ListHolds(const MetaTxn& txn, const PoolUid& pool,
                                          const ListArgs& args) {
+  RETURN_IF_ERROR(CheckPrefix(args));
   if (!args.parent.empty()) {
     ASSIGN_OR_RETURN(const FoundSnapshot snapshot, ResolveSnapshot(txn, args.parent));
     return ScanHolds(txn, pool, args, Key(snapshot.id));

@@ -57,8 +57,19 @@ TEST_F(LimitsTest, PrefixesFollowTheRulesOfNames) {
   }
   EXPECT_FAILS(Try(datasets(), &Datasets::DestroyDatasets, "prefix: ''"), kInvalidArgument,
                INVALID_FIELD);
-  EXPECT_FAILS(Try(datasets(), &Datasets::ListDatasets, "prefix: '" + std::string(256, 'p') + "'"),
-               kInvalidArgument, INVALID_NAME);
+}
+
+// Lists took any prefix and answered nothing for one that breaks the rules.
+TEST_F(LimitsTest, ListsRefuseAPrefixThatIsNone) {
+  Create("a/x", 4096);
+  for (const std::string& prefix : {std::string("a//x"), std::string("a@s"), std::string(256, 'p'),
+                                    std::string(1 << 16, 'p')}) {
+    const std::string request = "prefix: '" + prefix + "'";
+    EXPECT_FAILS(Try(datasets(), &Datasets::ListDatasets, request), kInvalidArgument, INVALID_NAME);
+    EXPECT_FAILS(Try(datasets(), &Datasets::ListSnapshots, request), kInvalidArgument,
+                 INVALID_NAME);
+    EXPECT_FAILS(Try(datasets(), &Datasets::ListHolds, request), kInvalidArgument, INVALID_NAME);
+  }
 }
 
 TEST_F(LimitsTest, LabelsAreBoundedInSizeAndNumber) {
