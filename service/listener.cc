@@ -30,25 +30,6 @@ absl::Status AddToEpoll(int epoll, int fd, uint32_t events) {
   return absl::InternalError(engine::StrCat("epoll_ctl: ", strerror(errno)));
 }
 
-// Tells an HTTP/2 client why it is turned away: an empty SETTINGS, which must come first, and a
-// GOAWAY (ENHANCE_YOUR_CALM) with the reason as its debug data. What the client has sent is read
-// away, for what is left unread at the close would reset the connection before the client sees the
-// reason. A client of TLS takes it for noise, and is turned away as well.
-void TurnAway(int fd, size_t connections_max) {
-  const std::string reason =
-      engine::StrCat("TOO_MANY_CONNECTIONS: ", connections_max, " are open, which is the limit");
-  std::string frames("\0\0\0\4\0\0\0\0\0", 9);  // length, type SETTINGS, flags, stream 0
-  frames += std::string("\0\0", 2);
-  frames += static_cast<char>(8 + reason.size());
-  frames += std::string("\7\0\0\0\0\0", 6);                // type GOAWAY, flags, stream 0
-  frames += std::string("\0\0\0\0\0\0\0\xb", 8) + reason;  // last stream 0, the error's code
-  if (send(fd, frames.data(), frames.size(), MSG_NOSIGNAL | MSG_DONTWAIT) < 0) return;
-  shutdown(fd, SHUT_WR);
-  std::array<char, 4096> sent;
-  while (recv(fd, sent.data(), sent.size(), MSG_DONTWAIT) > 0) {
-  }
-}
-
 }  // namespace
 
 Listener::Listener(std::vector<ListeningSocket> sockets, size_t connections_max,
@@ -108,7 +89,6 @@ void Listener::Accept(const ListeningSocket& socket) {
   if (connections_.size() >= connections_max_) {
     spdlog::warn("{}: {} connections are open, which is the limit: a new one is closed",
                  socket.address, connections_max_);
-    TurnAway(fd.get(), connections_max_);
     return;
   }
   Connection connection{socket.kind, fd.get(), 0};

@@ -59,7 +59,8 @@ class Listener {
  public:
   using Accepted = std::function<void(const Connection&)>;
 
-  // Connections past `connections_max` are closed at once, with a GOAWAY that says why.
+  // Connections past `connections_max` are closed at once, without a word: a GOAWAY with a reason
+  // makes gRPC's clients believe in a restart and connect again without a pause.
   Listener(std::vector<ListeningSocket> sockets, size_t connections_max,
            metrics::ServiceStats& stats);
   ~Listener() { Stop(); }
