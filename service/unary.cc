@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "service/unary.h"
 
+#include <utility>
+
 #include "engine/base/strings.h"
 #include "service/digest.h"
+#include "service/redact.h"
 
 namespace cowshed::service {
 namespace {
@@ -14,33 +17,44 @@ absl::Status Busy() {
 
 }  // namespace
 
+void Call::Finish(const absl::Status& status, bool replayed) const {
+  context.Audit(caller, rule, status, &request, reply, replayed);
+  if (status.ok()) Redact(rights(), reply);
+  reactor->Finish(context.ToGrpc(Redacted(rights(), status)));
+}
+
 grpc::ServerUnaryReactor* BeginHere(ServiceContext& context, grpc::CallbackServerContext* rpc,
-                                    Effect effect, const std::string& method,
+                                    const google::protobuf::Message* request,
+                                    google::protobuf::Message* reply,
                                     absl::FunctionRef<void(const Call&)> work) {
   grpc::ServerUnaryReactor* reactor = rpc->DefaultReactor();
-  Call call{context, rpc, reactor, ""};
-  auto caller = context.access.Admit(*rpc, method, effect);
-  if (context.stopping) {
+  const MethodRule& rule = RuleOf(request->GetDescriptor());
+  Admission admission = context.access.Admit(*rpc, rule, request);
+  const Call call{context, rpc, reactor, rule, *request, reply, std::move(admission.caller)};
+  if (!admission.status.ok()) {
+    call.Finish(admission.status);
+  } else if (context.stopping) {
     call.Finish(Stopping());
-  } else if (!caller.ok()) {
-    call.Finish(caller.status());
   } else {
-    call.caller = *std::move(caller);
     work(call);
   }
   return reactor;
 }
 
-grpc::ServerUnaryReactor* Begin(ServiceContext& context, grpc::CallbackServerContext* rpc,
-                                Executor& executor, Effect effect, const std::string& method,
-                                absl::AnyInvocable<void(const Call&)> work) {
-  return BeginHere(context, rpc, effect, method, [&](const Call& admitted) {
-    const bool taken = executor.TrySubmit([call = admitted, work = std::move(work)]() mutable {
-      if (call.rpc->IsCancelled()) return call.Finish(absl::CancelledError());
-      work(call);
-    });
-    if (!taken) admitted.Finish(Busy());
+void Enqueue(const Call& call, Executor& executor, absl::AnyInvocable<void(const Call&)> work) {
+  const bool taken = executor.TrySubmit([call, work = std::move(work)]() mutable {
+    if (call.rpc->IsCancelled()) return call.Finish(absl::CancelledError());
+    work(call);
   });
+  if (!taken) call.Finish(Busy());
+}
+
+grpc::ServerUnaryReactor* Begin(ServiceContext& context, grpc::CallbackServerContext* rpc,
+                                Executor& executor, const google::protobuf::Message* request,
+                                google::protobuf::Message* reply,
+                                absl::AnyInvocable<void(const Call&)> work) {
+  return BeginHere(context, rpc, request, reply,
+                   [&](const Call& admitted) { Enqueue(admitted, executor, std::move(work)); });
 }
 
 engine::Idempotency MakeRequestKey(const std::string& caller,
