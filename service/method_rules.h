@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What each method needs of its caller: one table, method_rules.cc. A new RPC is one line there;
-// until it has one a test fails, and the server refuses to start.
+// until it has one a test fails, and no server starts.
 //
 // Model       A rule names the least role that a caller must have anywhere, or everywhere if the
 //             method acts on the pool as a whole, and the fields of the request that hold names,
@@ -32,12 +32,11 @@ struct NameField {
 };
 
 struct MethodRule {
-  const char* method;   // unique among all services
-  const char* request;  // its request's type in cowshed.v1
+  const char* method;  // unique among all services; its request is cowshed.v1.<method>Request
   Effect effect;
   Role role;
-  Reach reach = Reach::kAnywhere;
   std::vector<NameField> names = {};
+  Reach reach = Reach::kAnywhere;
   const char* everywhere_if = nullptr;  // a flag of the request that makes its reach kEverywhere
 };
 

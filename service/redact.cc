@@ -15,29 +15,6 @@ namespace {
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 
-// The fields of messages of answers that hold names. A test finds those that are missing.
-bool HoldsNames(const FieldDescriptor* field) {
-  static const auto* const kFields = new std::set<std::string>{
-      "cowshed.v1.Blocker.blocked_name",
-      "cowshed.v1.Blocker.name",
-      "cowshed.v1.CheckFinding.message",
-      "cowshed.v1.CheckFinding.name",
-      "cowshed.v1.Dataset.name",
-      "cowshed.v1.Dataset.origin",
-      "cowshed.v1.Dataset.parent",
-      "cowshed.v1.DestroyPlan.names",
-      "cowshed.v1.GetLivelistResponse.dataset",
-      "cowshed.v1.GetSpaceResponse.name",
-      "cowshed.v1.Hold.snapshot",
-      "cowshed.v1.Operation.target",
-      "cowshed.v1.ReadRangeResponse.name",
-      "cowshed.v1.RollbackDatasetResponse.target",
-      "cowshed.v1.Snapshot.name",
-      "cowshed.v1.SpacePart.name",
-  };
-  return kFields->contains(field->full_name());
-}
-
 // The facts of an error that are names.
 bool IsName(const std::string& key) {
   static const auto* const kKeys =
@@ -68,6 +45,28 @@ void RedactField(const Rights& rights, const FieldDescriptor* field, Message* me
 }
 
 }  // namespace
+
+bool HoldsNames(const FieldDescriptor* field) {
+  static const auto* const kFields = new std::set<std::string>{
+      "cowshed.v1.Blocker.blocked_name",
+      "cowshed.v1.Blocker.name",
+      "cowshed.v1.CheckFinding.message",
+      "cowshed.v1.CheckFinding.name",
+      "cowshed.v1.Dataset.name",
+      "cowshed.v1.Dataset.origin",
+      "cowshed.v1.Dataset.parent",
+      "cowshed.v1.DestroyPlan.names",
+      "cowshed.v1.GetLivelistResponse.dataset",
+      "cowshed.v1.GetSpaceResponse.name",
+      "cowshed.v1.Hold.snapshot",
+      "cowshed.v1.Operation.target",
+      "cowshed.v1.ReadRangeResponse.name",
+      "cowshed.v1.RollbackDatasetResponse.target",
+      "cowshed.v1.Snapshot.name",
+      "cowshed.v1.SpacePart.name",
+  };
+  return kFields->contains(field->full_name());
+}
 
 void Redact(const Rights& rights, Message* message) {
   if (!rights.limited()) return;

@@ -14,6 +14,9 @@
 
 namespace cowshed::service {
 
+// Whether `field` of a message of an answer holds names.
+bool HoldsNames(const google::protobuf::FieldDescriptor* field);
+
 // Empties the fields of `message`, and of all messages in it, that hold names he may not read.
 void Redact(const Rights& rights, google::protobuf::Message* message);
 

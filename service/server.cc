@@ -40,6 +40,15 @@ void SetArguments(grpc::ServerBuilder& builder) {
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kPingTimeoutMs);
 }
 
+// A method without a rule is a defect that shall show at once, not at its first call.
+void CheckRules() {
+  for (const char* name : kServices) {
+    const auto* service =
+        google::protobuf::DescriptorPool::generated_pool()->FindServiceByName(name);
+    for (int i = 0; i < service->method_count(); ++i) RuleOf(service->method(i)->input_type());
+  }
+}
+
 }  // namespace
 
 Server::Server(engine::Pool& pool, ServerOptions options, std::unique_ptr<AuditLog> audit_log,
@@ -68,6 +77,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(engine::Pool& pool, Server
 }
 
 absl::Status Server::Build(metrics::RpcMetrics* rpc_metrics) {
+  CheckRules();
   std::vector<ListeningSocket> sockets;
   for (const auto& address : options_.listen) {
     ASSIGN_OR_RETURN(sockets.emplace_back(), Listen(address, options_.sockets));
