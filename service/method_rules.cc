@@ -105,20 +105,20 @@ absl::Status Refuse(const Rights& rights, const MethodRule& rule, std::string_vi
 }  // namespace
 
 const std::vector<MethodRule>& MethodRules() {
-  static const auto* const rules = new std::vector<MethodRule>(MakeRules());
-  return *rules;
+  static const auto* const kRules = new std::vector<MethodRule>(MakeRules());
+  return *kRules;
 }
 
 const MethodRule& RuleOf(const Descriptor* request) {
-  static const auto* const rules = [] {
+  static const auto* const kRules = [] {
     auto* const by_request = new std::map<std::string, const MethodRule*>();
     for (const auto& rule : MethodRules()) {
       by_request->emplace(engine::StrCat("cowshed.v1.", rule.method, "Request"), &rule);
     }
     return by_request;
   }();
-  const auto found = rules->find(request->full_name());
-  COWSHED_CHECK(found != rules->end(), "every method has a rule");
+  const auto found = kRules->find(request->full_name());
+  COWSHED_CHECK(found != kRules->end(), "every method has a rule");
   return *found->second;
 }
 

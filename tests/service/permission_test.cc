@@ -25,7 +25,7 @@ using google::protobuf::MethodDescriptor;
 
 // The least role, and whether it must be one over the whole pool.
 const std::map<std::string, Role>& Needs() {
-  static const auto* const needs = new std::map<std::string, Role>{
+  static const auto* const kNeeds = new std::map<std::string, Role>{
       {"CreateDataset", OPERATOR},
       {"GetDataset", READER},
       {"ListDatasets", READER},
@@ -62,18 +62,18 @@ const std::map<std::string, Role>& Needs() {
       {"SyncPool", READER},
       {"Check", ADMIN},
   };
-  return *needs;
+  return *kNeeds;
 }
 
 // Fields of requests that look like names and are none, or only narrow what another field names.
 const std::set<std::string>& Exempt() {
-  static const auto* const fields = new std::set<std::string>{
+  static const auto* const kFields = new std::set<std::string>{
       "CreateSnapshotsRequest.snapshot",         // a short name
       "RollbackDatasetRequest.expected_target",  // compared only
       "GetOperationRequest.name",                // looked up
       "WaitOperationsRequest.names",             // looked up
   };
-  return *fields;
+  return *kFields;
 }
 
 std::vector<const MethodDescriptor*> AllMethods() {
