@@ -143,6 +143,15 @@ constexpr Scalar<ServiceStats> kServiceScalars[] = {
     {"cowshed_certificate_expiry_timestamp_seconds", kGauge,
      "Unix time at which the TLS certificate in use ends; 0 without TLS.",
      &ServiceStats::certificate_expiry_seconds},
+    {"cowshed_calls_denied_total", kCounter, "Calls refused for want of rights.",
+     &ServiceStats::calls_denied},
+    {"cowshed_audit_lines_total", kCounter, "Lines given to the audit log.",
+     &ServiceStats::audit_lines},
+    {"cowshed_audit_failures_total", kCounter, "Lines of the audit log that were lost.",
+     &ServiceStats::audit_failures},
+    {"cowshed_reload_failures_total", kCounter,
+     "Reloads that kept the policy or certificate in force because the new file is broken.",
+     &ServiceStats::reload_failures},
 };
 
 // The label values, in the order of the enums of engine/stats.h.

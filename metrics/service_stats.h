@@ -23,6 +23,10 @@ struct ServiceStats {
 
   // Totals since the process started.
   std::atomic<uint64_t> executor_rejected{0};  // jobs refused because the queue was full
+  std::atomic<uint64_t> calls_denied{0};       // calls refused for want of rights
+  std::atomic<uint64_t> audit_lines{0};        // lines given to the audit log
+  std::atomic<uint64_t> audit_failures{0};     // of them, lines lost or not written
+  std::atomic<uint64_t> reload_failures{0};    // SIGHUPs that found a broken file
 };
 
 }  // namespace cowshed::metrics

@@ -1,46 +1,79 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "service/access.h"
 
+#include <fcntl.h>
+
+#include <utility>
+
 #include "engine/base/strings.h"
 #include "service/status.h"
 
 namespace cowshed::service {
 
-void Access::SetUser(int fd, uint32_t uid) {
+void Access::Replace(Policy policy) {
+  auto next = std::make_shared<Policy>(std::move(policy));
   engine::MutexLock lock(mutex_);
-  users_[engine::StrCat("fd:", fd)] = uid;
+  policy_ = std::move(next);
 }
 
-absl::StatusOr<std::string> Access::Admit(const grpc::ServerContextBase& rpc,
-                                          const std::string& method, Effect effect) {
+FileDescriptor Access::Claim(FileDescriptor fd, const Peer& peer) {
+  engine::MutexLock lock(mutex_);
+  while (fd.valid()) {
+    const auto [known, added] = users_.try_emplace(engine::StrCat("fd:", fd.get()), peer);
+    if (added || known->second == peer) break;
+    fd = FileDescriptor(fcntl(fd.get(), F_DUPFD_CLOEXEC, fd.get() + 1));
+  }
+  return fd;
+}
+
+absl::StatusOr<Peer> Access::PeerOf(const grpc::ServerContextBase& rpc) const {
+  const auto user = users_.find(rpc.peer());
+  if (user != users_.end()) return user->second;
+  Peer peer;
+  if (!certificates_) return peer;
+  peer.kind = Peer::Kind::kCertificate;
+  const auto auth = rpc.auth_context();
+  if (auth != nullptr && auth->IsPeerAuthenticated()) {
+    for (const auto& name : auth->GetPeerIdentity())
+      peer.names.emplace_back(name.data(), name.size());
+  }
+  if (!peer.names.empty()) return peer;
+  return Error(absl::StatusCode::kUnauthenticated, v1::UNAUTHENTICATED,
+               "this server demands a client certificate");
+}
+
+Admission Access::Admit(const grpc::ServerContextBase& rpc, const MethodRule& rule,
+                        const google::protobuf::Message* request) const {
+  Admission admission;
+  absl::StatusOr<Peer> peer;
+  std::shared_ptr<const Policy> policy;
   {
     engine::MutexLock lock(mutex_);
-    const auto user = users_.find(rpc.peer());
-    if (user != users_.end()) return engine::StrCat("uid:", user->second);
+    peer = PeerOf(rpc);
+    policy = policy_;
   }
-  if (!roles_.certificates) return std::string("tcp");
-  return AdmitCertificate(rpc, method, effect);
-}
-
-absl::StatusOr<std::string> Access::AdmitCertificate(const grpc::ServerContextBase& rpc,
-                                                     const std::string& method,
-                                                     Effect effect) const {
-  const auto auth = rpc.auth_context();
-  if (auth == nullptr || !auth->IsPeerAuthenticated() || auth->GetPeerIdentity().empty()) {
-    return Error(absl::StatusCode::kUnauthenticated, v1::UNAUTHENTICATED,
-                 "this server demands a client certificate");
+  Caller& caller = admission.caller;
+  caller.peer = rpc.peer();
+  admission.status = peer.status();
+  if (!peer.ok()) {
+    caller.name = "unknown";
+    return admission;
   }
-  std::string role = "none";
-  for (const auto& identity : auth->GetPeerIdentity()) {
-    const std::string name(identity.data(), identity.size());
-    if (roles_.admins.contains(name)) return name;
-    if (!roles_.readers.contains(name)) continue;
-    if (effect == Effect::kReads) return name;
-    role = "reader";
+  switch (peer->kind) {
+    case Peer::Kind::kUnix:
+      caller.name = engine::StrCat("uid:", peer->uid);
+      caller.peer = "unix";
+      break;
+    case Peer::Kind::kTcp:
+      caller.name = "tcp";
+      break;
+    case Peer::Kind::kCertificate:
+      caller.name = engine::StrCat("cert:", policy->NameOf(*peer));
+      break;
   }
-  return Error(absl::StatusCode::kPermissionDenied, v1::PERMISSION_DENIED,
-               engine::StrCat("role ", role, " may not call ", method),
-               {{"method", method}, {"role", role}});
+  caller.rights = std::make_shared<Rights>(policy->RightsOf(*peer));
+  admission.status = MayCall(*caller.rights, rule, request);
+  return admission;
 }
 
 }  // namespace cowshed::service

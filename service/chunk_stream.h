@@ -42,12 +42,15 @@ class ChunkStream final : public grpc::ServerWriteReactor<Chunk>,
   // Opens the stream for `rpc`, or answers why not.
   static grpc::ServerWriteReactor<Chunk>* Start(ServiceContext& context,
                                                 grpc::CallbackServerContext* rpc,
-                                                const std::string& method, OffsetOf offset_of,
-                                                Source source) {
+                                                const google::protobuf::Message& request,
+                                                OffsetOf offset_of, Source source) {
     auto stream =
         std::shared_ptr<ChunkStream>(new ChunkStream(context, rpc, offset_of, std::move(source)));
     stream->self_ = stream;
-    absl::Status status = context.access.Admit(*rpc, method, Effect::kReads).status();
+    const MethodRule& rule = RuleOf(request.GetDescriptor());
+    const Admission admission = context.access.Admit(*rpc, rule, &request);
+    absl::Status status = admission.status;
+    context.Audit(admission.caller, rule, status, &request, nullptr);
     if (status.ok()) status = context.streams.Add(stream.get());
     if (!status.ok()) {
       stream->End(status);

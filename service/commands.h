@@ -6,6 +6,7 @@
 // Threads     Called once, on the main thread.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -19,8 +20,13 @@ struct ServeOptions {
   std::vector<std::string> listen;
   std::string metrics_listen;  // HOST:PORT; empty or `off`: no metrics
   Limits limits;
-  std::string tls_certificate, tls_key, tls_client_ca;  // paths
-  std::vector<std::string> admins, readers;             // names in client certificates
+  TlsPaths tls;
+  std::vector<std::string> admins, readers;  // names in client certificates
+  std::vector<uint32_t> unix_allow_uids;     // empty: whoever may open the socket
+  std::string policy;                        // path; empty: what the flags above say
+  std::string unix_mode = "0660";            // octal
+  bool insecure = false;
+  AuditLog::Options audit;
 };
 
 // Serves until SIGTERM or SIGINT, then stops in order; a second signal kills.

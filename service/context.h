@@ -20,6 +20,7 @@
 #include "engine/pool.h"
 #include "metrics/service_stats.h"
 #include "service/access.h"
+#include "service/audit.h"
 #include "service/executor.h"
 #include "service/status.h"
 #include "service/streams.h"
@@ -107,15 +108,19 @@ class RequestMemory {
 };
 
 struct ServiceContext {
-  ServiceContext(engine::Pool& the_pool, const Limits& the_limits, Access::Roles roles,
+  // Empty `secret`: one for this start. `audit_log` may be null.
+  ServiceContext(engine::Pool& the_pool, const Limits& the_limits, bool certificates, Policy policy,
+                 const std::string& secret, std::unique_ptr<AuditLog> audit_log,
                  metrics::ServiceStats& stats);
 
   engine::Pool& pool;
+  metrics::ServiceStats& stats;
   const Limits limits;
   const std::string boot_id;
   const int64_t start_time_ms;
   Access access;
   Tokens tokens;
+  const std::unique_ptr<AuditLog> audit_log;
   StreamRegistry streams;
   std::atomic<bool> stopping{false};
   Callbacks callbacks;
@@ -137,6 +142,11 @@ struct ServiceContext {
       if (!control.SubmitUnlessStopped(later)) later();
     };
   }
+  // Leaves a line in the audit log if the call changes something or was refused for want of rights;
+  // counts the refusals. Once per call, before it is answered.
+  void Audit(const Caller& caller, const MethodRule& rule, const absl::Status& status,
+             const google::protobuf::Message* request, const google::protobuf::Message* reply,
+             bool replayed = false);
   // ABORTED SERVER_RESTARTED if `expected` is the boot_id of another start; empty: any.
   absl::Status CheckBootId(const std::string& expected) const;
 };

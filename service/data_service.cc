@@ -166,7 +166,7 @@ grpc::ServerUnaryReactor* DataServiceImpl::ReadRange(Rpc* rpc, const v1::ReadRan
 grpc::ServerUnaryReactor* DataServiceImpl::WriteRange(Rpc* rpc,
                                                       const v1::WriteRangeRequest* request,
                                                       v1::WriteRangeResponse* reply) {
-  return Deferred(context_, rpc, context_.data, Effect::kChanges, request, reply,
+  return Deferred(context_, rpc, context_.data, request, reply,
                   [this](const auto& from, v1::WriteRangeResponse* to, Done done) {
                     absl::Status status = context_.CheckBootId(from.expect_boot_id());
                     if (!status.ok()) return done(status);
@@ -188,7 +188,7 @@ grpc::ServerUnaryReactor* DataServiceImpl::WriteRange(Rpc* rpc,
 grpc::ServerUnaryReactor* DataServiceImpl::Flush(Rpc* rpc, const v1::FlushRequest* request,
                                                  v1::FlushResponse* reply) {
   return Deferred(
-      context_, rpc, context_.data, Effect::kChanges, request, reply,
+      context_, rpc, context_.data, request, reply,
       [this](const auto& from, v1::FlushResponse* to, Done done) {
         absl::Status status = context_.CheckBootId(from.expect_boot_id());
         if (!status.ok()) return done(status);
@@ -207,7 +207,7 @@ grpc::ServerWriteReactor<v1::ReadChunk>* DataServiceImpl::Read(Rpc* rpc,
                                                                const v1::ReadRequest* request) {
   auto source = std::make_shared<ReadSource>(context_, *request);
   return ChunkStream<v1::ReadChunk>::Start(
-      context_, rpc, "Read", OffsetOfRead,
+      context_, rpc, *request, OffsetOfRead,
       [source](v1::ReadChunk* chunk) { return source->Fill(chunk); });
 }
 
@@ -219,7 +219,7 @@ grpc::ServerWriteReactor<v1::DiffChunk>* DataServiceImpl::Diff(Rpc* rpc,
                                                                const v1::DiffRequest* request) {
   auto source = std::make_shared<DiffSource>(context_, *request);
   return ChunkStream<v1::DiffChunk>::Start(
-      context_, rpc, "Diff", OffsetOfDiff,
+      context_, rpc, *request, OffsetOfDiff,
       [source](v1::DiffChunk* chunk) { return source->Fill(chunk); });
 }
 

@@ -43,7 +43,16 @@ Reactor* DatasetServiceImpl::DestroySnapshots(Rpc* rpc, const v1::DestroySnapsho
 
 Reactor* DatasetServiceImpl::Undestroy(Rpc* rpc, const v1::UndestroyRequest* request,
                                        v1::UndestroyResponse* reply) {
-  return Lifecycle(context_, rpc, request, reply, &Pool::Undestroy);
+  return Lifecycle(context_, rpc, request, reply, &Pool::Undestroy,
+                   [](const Call& call, const UndestroyArgs* args) -> absl::Status {
+                     const std::string& name = std::get<0>(*args);
+                     ASSIGN_OR_RETURN(
+                         const auto operation,
+                         SeeOperation(call.context.pool, call.rights(), call.rule, name, OPERATOR));
+                     // Only the first of its targets is known here.
+                     if (operation.target_count == 1) return absl::OkStatus();
+                     return Denied(call.rights(), call.rule, name);
+                   });
 }
 
 Reactor* DatasetServiceImpl::HoldSnapshot(Rpc* rpc, const v1::HoldSnapshotRequest* request,
@@ -63,7 +72,19 @@ Reactor* DatasetServiceImpl::RollbackDataset(Rpc* rpc, const v1::RollbackDataset
 
 Reactor* DatasetServiceImpl::PromoteDataset(Rpc* rpc, const v1::PromoteDatasetRequest* request,
                                             v1::PromoteDatasetResponse* reply) {
-  return Lifecycle(context_, rpc, request, reply, &Pool::PromoteDataset);
+  return Lifecycle(context_, rpc, request, reply, &Pool::PromoteDataset,
+                   [](const Call& call, PromoteDatasetArgs* args) -> absl::Status {
+                     // The snapshots of the origin change hands: a change of its dataset.
+                     ASSIGN_OR_RETURN(const auto clone,
+                                      call.context.pool.GetDataset(std::get<0>(*args)));
+                     if (call.rights().On(clone.origin) < OPERATOR && !clone.origin.empty()) {
+                       return Denied(call.rights(), call.rule, "the origin");
+                     }
+                     // What was looked at is what is promoted, or nothing is.
+                     std::string& etag = std::get<1>(*args);
+                     if (etag.empty()) etag = clone.etag;
+                     return absl::OkStatus();
+                   });
 }
 
 Reactor* DatasetServiceImpl::RenameDataset(Rpc* rpc, const v1::RenameDatasetRequest* request,

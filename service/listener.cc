@@ -12,7 +12,9 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "engine/base/strings.h"
 #include "spdlog/spdlog.h"
@@ -28,6 +30,26 @@ absl::Status AddToEpoll(int epoll, int fd, uint32_t events) {
   event.data.fd = fd;
   if (epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) == 0) return absl::OkStatus();
   return absl::InternalError(engine::StrCat("epoll_ctl: ", strerror(errno)));
+}
+
+// Who is at the other end of a unix socket, as of its connect(2); nothing if the kernel can't say.
+std::optional<Peer> PeerOf(int fd) {
+  Peer peer;
+  peer.kind = Peer::Kind::kUnix;
+  ucred credentials{};
+  socklen_t size = sizeof(credentials);
+  if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) return std::nullopt;
+  peer.uid = credentials.uid;
+  std::vector<gid_t> groups(64);
+  size = static_cast<socklen_t>(groups.size() * sizeof(gid_t));
+  while (getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, groups.data(), &size) != 0) {
+    if (errno != ERANGE) return std::nullopt;
+    groups.resize(size / sizeof(gid_t));
+  }
+  groups.resize(size / sizeof(gid_t));
+  peer.gids.assign(groups.begin(), groups.end());
+  peer.gids.push_back(credentials.gid);
+  return peer;
 }
 
 }  // namespace
@@ -91,19 +113,19 @@ void Listener::Accept(const ListeningSocket& socket) {
                  socket.address, connections_max_);
     return;
   }
-  Connection connection{socket.kind, fd.get(), 0};
+  Connection connection;
+  connection.kind = socket.kind;
   if (socket.kind == SocketKind::kUnix) {
-    ucred credentials{};
-    socklen_t size = sizeof(credentials);
-    if (getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) return;
-    connection.uid = credentials.uid;
+    const auto peer = PeerOf(fd.get());
+    if (!peer) return;
+    connection.peer = *peer;
   } else {
     const int on = 1;
     setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   }
   Watch(fd.get());
-  fd.Release();
-  accepted_(connection);
+  connection.fd = std::move(fd);
+  accepted_(std::move(connection));
 }
 
 // gRPC does not say when a connection ends. A duplicate of its descriptor does: gRPC shuts a socket

@@ -7,14 +7,17 @@
 // Unix        `unix:PATH`. A lock file PATH.lock, held for as long as the listener lives, says that
 //             the socket is taken: a socket without a holder is left over from a crash and
 //             replaced, unless somebody answers on it. The socket is created for its owner and
-//             group only.
+//             group only, unless a mode is given.
 // TCP         `HOST:PORT`, numeric or by name, [::1]:PORT for IPv6; port 0 takes a free one. No
-//             SO_REUSEPORT: two servers never share a port by accident.
+//             SO_REUSEPORT: two servers never share a port by accident. Without TLS it is bound to
+//             loopback only, unless `insecure`.
 // Threads     Start and Stop from one thread; one thread of its own accepts.
 // Ownership   Sockets, lock files, and one duplicate of each connection's descriptor, by which it
 //             learns that the connection has ended.
 // Cost        One thread in epoll.
 #pragma once
+
+#include <sys/types.h>
 
 #include <cstdint>
 #include <functional>
@@ -27,6 +30,7 @@
 #include "absl/status/statusor.h"
 #include "metrics/service_stats.h"
 #include "service/file_descriptor.h"
+#include "service/policy.h"
 
 namespace cowshed::service {
 
@@ -45,19 +49,26 @@ struct ListeningSocket {
   FileDescriptor lock;  // unix
 };
 
-// Opens `address`. INVALID_ARGUMENT where it is none; UNAVAILABLE "ADDRESS: what: errno" otherwise.
-absl::StatusOr<ListeningSocket> Listen(const std::string& address);
+struct ListenOptions {
+  bool tls = false;       // TCP connections are encrypted
+  bool insecure = false;  // even if they are not, other machines may connect
+  mode_t unix_mode = 0660;
+};
 
-// A new connection: the server's to close. `uid` is the caller's on a unix socket.
+// Opens `address`. INVALID_ARGUMENT where it is none, or not a safe one; UNAVAILABLE
+// "ADDRESS: what: errno" otherwise.
+absl::StatusOr<ListeningSocket> Listen(const std::string& address, const ListenOptions& options);
+
+// A new connection: the server's to close.
 struct Connection {
   SocketKind kind = SocketKind::kTcp;
-  int fd = -1;
-  uint32_t uid = 0;
+  FileDescriptor fd;
+  Peer peer;
 };
 
 class Listener {
  public:
-  using Accepted = std::function<void(const Connection&)>;
+  using Accepted = std::function<void(Connection)>;
 
   // Connections past `connections_max` are closed at once, without a word: a GOAWAY with a reason
   // makes gRPC's clients believe in a restart and connect again without a pause.

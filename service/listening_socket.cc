@@ -22,7 +22,6 @@ namespace cowshed::service {
 namespace {
 
 constexpr int kBacklog = 1024;
-constexpr mode_t kSocketMode = 0660;
 constexpr std::string_view kUnixScheme = "unix:";
 
 absl::Status Failed(std::string_view address, std::string_view what, int error) {
@@ -64,7 +63,7 @@ absl::Status RemoveStale(const std::string& address, const std::string& path) {
                                    : Failed(address, "can not be replaced", errno);
 }
 
-absl::StatusOr<ListeningSocket> ListenUnix(const std::string& address) {
+absl::StatusOr<ListeningSocket> ListenUnix(const std::string& address, mode_t mode) {
   const std::string path = address.substr(kUnixScheme.size());
   if (path.empty()) return absl::InvalidArgumentError(address + ": no path given");
   if (path.size() >= sizeof(sockaddr_un::sun_path)) return Failed(address, "path", ENAMETOOLONG);
@@ -78,11 +77,11 @@ absl::StatusOr<ListeningSocket> ListenUnix(const std::string& address) {
   const sockaddr_un where = UnixAddress(path);
   // The file is created with the socket's own mode, so it is never open to more than it will be;
   // the umask, which belongs to the whole process, stays alone.
-  if (fd < 0 || fchmod(fd, kSocketMode) != 0) return Failed(address, "socket", errno);
+  if (fd < 0 || fchmod(fd, mode) != 0) return Failed(address, "socket", errno);
   if (bind(fd, reinterpret_cast<const sockaddr*>(&where), sizeof(where)) != 0) {
     return Failed(address, "bind", errno);
   }
-  if (chmod(path.c_str(), kSocketMode) != 0) return Failed(address, "chmod", errno);
+  if (chmod(path.c_str(), mode) != 0) return Failed(address, "chmod", errno);
   if (listen(fd, kBacklog) != 0) return Failed(address, "listen", errno);
   return result;
 }
@@ -127,7 +126,19 @@ absl::StatusOr<std::string> BoundAddress(const std::string& address, int fd) {
   return engine::StrCat(v6 ? "[" : "", host, v6 ? "]:" : ":", port);
 }
 
-absl::StatusOr<ListeningSocket> ListenTcp(const std::string& address) {
+// Only this machine can connect.
+bool IsLoopback(const sockaddr* address) {
+  if (address->sa_family == AF_INET) {
+    const auto* const v4 = reinterpret_cast<const sockaddr_in*>(address);
+    return ntohl(v4->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
+  }
+  const in6_addr& v6 = reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr;
+  const bool mapped = IN6_IS_ADDR_V4MAPPED(&v6) && v6.s6_addr[12] == IN_LOOPBACKNET;
+  return address->sa_family == AF_INET6 && (IN6_IS_ADDR_LOOPBACK(&v6) || mapped);
+}
+
+absl::StatusOr<ListeningSocket> ListenTcp(const std::string& address,
+                                          const ListenOptions& options) {
   const auto host_port = SplitHostPort(address);
   if (!host_port) {
     return absl::InvalidArgumentError(engine::StrCat(address, ": neither unix:PATH nor HOST:PORT"));
@@ -142,6 +153,12 @@ absl::StatusOr<ListeningSocket> ListenTcp(const std::string& address) {
     return absl::UnavailableError(engine::StrCat(address, ": ", gai_strerror(error)));
   }
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, freeaddrinfo);
+  if (!options.tls && !options.insecure && !IsLoopback(found->ai_addr)) {
+    return absl::InvalidArgumentError(engine::StrCat(
+        address,
+        ": other machines can connect there, and without TLS: give --tls-certificate and "
+        "--tls-key, or --insecure if everybody who reaches it may do everything"));
+  }
   ListeningSocket result;
   result.socket =
       FileDescriptor(socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -164,9 +181,9 @@ ListeningSocket::~ListeningSocket() {
   unlink(address.substr(kUnixScheme.size()).c_str());
 }
 
-absl::StatusOr<ListeningSocket> Listen(const std::string& address) {
+absl::StatusOr<ListeningSocket> Listen(const std::string& address, const ListenOptions& options) {
   const bool unix_socket = address.compare(0, kUnixScheme.size(), kUnixScheme) == 0;
-  return unix_socket ? ListenUnix(address) : ListenTcp(address);
+  return unix_socket ? ListenUnix(address, options.unix_mode) : ListenTcp(address, options);
 }
 
 }  // namespace cowshed::service

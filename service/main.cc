@@ -93,6 +93,28 @@ void AddPoolKnobs(CLI::App& app, engine::PoolOptions& pool) {
   app.add_flag("!--no-punch", pool.punch_holes, "Do not give freed space back to the host");
 }
 
+void AddProtection(CLI::App& app, ServeOptions& options) {
+  app.add_option("--policy", options.policy,
+                 "File that says who may do what (docs/security.md); SIGHUP reads it again");
+  app.add_flag("--insecure", options.insecure,
+               "Listen without TLS where other machines can connect, too");
+  app.add_option("--unix-mode", options.unix_mode, "Mode of unix sockets, octal")
+      ->check([](const std::string& text) {
+        const bool octal = text.find_first_not_of("01234567") == std::string::npos;
+        return octal && !text.empty() && text.size() <= 4 ? "" : "an octal mode such as 0660";
+      })
+      ->capture_default_str();
+  app.add_option("--unix-allow-uid", options.unix_allow_uids,
+                 "User who may do everything on a unix socket; without: whoever may open it")
+      ->delimiter(',');
+  app.add_option("--audit-log", options.audit.path,
+                 "File of JSON lines: all calls that change something, and all that are denied");
+  AddBytes(app, "--audit-log-bytes", options.audit.file_bytes,
+           "Size at which the audit log goes on in a new file");
+  AddCount(app, "--audit-log-files", options.audit.files, 10000,
+           "Old files of the audit log that are kept");
+}
+
 void AddServer(CLI::App& app, ServeOptions& options) {
   options.listen = {"127.0.0.1:7420"};
   options.metrics_listen = "127.0.0.1:9742";
@@ -127,14 +149,15 @@ void AddServer(CLI::App& app, ServeOptions& options) {
            "Most bytes that connections and requests on their way may take together");
   AddMilliseconds(app, "--drain-timeout-ms", limits.drain_timeout,
                   "How long calls under way may take when the server stops");
-  app.add_option("--tls-certificate", options.tls_certificate, "PEM file: TLS on TCP listeners");
-  app.add_option("--tls-key", options.tls_key, "PEM file: the certificate's key");
-  app.add_option("--tls-client-ca", options.tls_client_ca,
+  app.add_option("--tls-certificate", options.tls.certificate, "PEM file: TLS on TCP listeners");
+  app.add_option("--tls-key", options.tls.key, "PEM file: the certificate's key");
+  app.add_option("--tls-client-ca", options.tls.client_ca,
                  "PEM file: TCP clients must show a certificate of this authority");
   app.add_option("--admin", options.admins, "Name in a client certificate: may do everything")
       ->delimiter(',');
   app.add_option("--reader", options.readers, "Name in a client certificate: may change nothing")
       ->delimiter(',');
+  AddProtection(app, options);
 }
 
 // Gives each flag its variable: --metrics-listen is COWSHED_METRICS_LISTEN.

@@ -7,6 +7,8 @@
 #include "engine/base/status_macros.h"
 #include "engine/base/strings.h"
 #include "service/convert.h"
+#include "service/redact.h"
+#include "service/visible.h"
 
 namespace cowshed::service {
 namespace {
@@ -38,10 +40,11 @@ absl::Status Validate(const std::vector<std::string>& names) {
 // --- one wait ---
 
 OperationWait::OperationWait(std::shared_ptr<OperationWaits> waits, ServiceContext& context,
-                             const v1::WaitOperationsRequest& request,
+                             Caller caller, const v1::WaitOperationsRequest& request,
                              v1::WaitOperationsResponse* reply)
     : waits_(std::move(waits)),
       context_(context),
+      caller_(std::move(caller)),
       names_(request.names().begin(), request.names().end()),
       any_(request.mode() == v1::WAIT_MODE_ANY),
       timeout_(TimeoutOf(request)),
@@ -89,7 +92,7 @@ void OperationWait::Look(bool now_or_never) {
   if (answered_) return;
   bool over = now_or_never;
   for (auto name = unfinished_.begin(); name != unfinished_.end() && !over;) {
-    const auto operation = context_.pool.GetOperation(*name);
+    const auto operation = See(*name);
     if (!operation.ok()) return Answer(operation.status());
     if (operation->done()) {
       name = unfinished_.erase(name);
@@ -104,10 +107,15 @@ void OperationWait::Look(bool now_or_never) {
   Answer(done.status());
 }
 
+absl::StatusOr<engine::OperationInfo> OperationWait::See(const std::string& name) const {
+  return SeeOperation(context_.pool, *caller_.rights, RuleOf<v1::WaitOperationsRequest>(), name,
+                      READER);
+}
+
 absl::StatusOr<bool> OperationWait::FillReply() {
   size_t finished = 0;
   for (const auto& name : names_) {
-    ASSIGN_OR_RETURN(const auto operation, context_.pool.GetOperation(name));
+    ASSIGN_OR_RETURN(const auto operation, See(name));
     Fill(operation, reply_->add_operations());
     if (operation.done()) ++finished;
   }
@@ -118,7 +126,9 @@ void OperationWait::Answer(const absl::Status& status) {
   if (answered_) return;
   answered_ = true;
   if (!status.ok()) reply_->Clear();
-  Finish(context_.ToGrpc(status));
+  context_.Audit(caller_, RuleOf<v1::WaitOperationsRequest>(), status, nullptr, nullptr);
+  Redact(*caller_.rights, reply_);
+  Finish(context_.ToGrpc(Redacted(*caller_.rights, status)));
 }
 
 void OperationWait::OnCancel() {

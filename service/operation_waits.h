@@ -37,7 +37,7 @@ class OperationWaits;
 class OperationWait final : public grpc::ServerUnaryReactor,
                             public std::enable_shared_from_this<OperationWait> {
  public:
-  OperationWait(std::shared_ptr<OperationWaits> waits, ServiceContext& context,
+  OperationWait(std::shared_ptr<OperationWaits> waits, ServiceContext& context, Caller caller,
                 const v1::WaitOperationsRequest& request, v1::WaitOperationsResponse* reply);
 
   // Begins to wait, or answers what is wrong with the request.
@@ -57,7 +57,10 @@ class OperationWait final : public grpc::ServerUnaryReactor,
   void Answer(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::shared_ptr<OperationWaits> waits_;
+  absl::StatusOr<engine::OperationInfo> See(const std::string& name) const;
+
   ServiceContext& context_;
+  const Caller caller_;
   const std::vector<std::string> names_;
   const bool any_;
   const std::chrono::milliseconds timeout_;

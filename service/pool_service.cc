@@ -182,7 +182,7 @@ Reactor* PoolServiceImpl::GetPool(Rpc* rpc, const v1::GetPoolRequest* request, v
 Reactor* PoolServiceImpl::UpdateReclaim(Rpc* rpc, const v1::UpdateReclaimRequest* request,
                                         v1::UpdateReclaimResponse* reply) {
   return Deferred(
-      context_, rpc, context_.control, Effect::kChanges, request, reply,
+      context_, rpc, context_.control, request, reply,
       [this](const auto& from, v1::UpdateReclaimResponse* to, Done done) {
         auto args = Parse(from);
         if (!args.ok()) return done(args.status());
@@ -240,7 +240,7 @@ Reactor* PoolServiceImpl::GetLivelist(Rpc* rpc, const v1::GetLivelistRequest* re
 Reactor* PoolServiceImpl::SyncPool(Rpc* rpc, const v1::SyncPoolRequest* request,
                                    v1::SyncPoolResponse* reply) {
   return Deferred(
-      context_, rpc, context_.control, Effect::kReads, request, reply,
+      context_, rpc, context_.control, request, reply,
       [this](const auto&, v1::SyncPoolResponse* to, Done done) {
         context_.pool.Sync(context_.Counted(
             [this, to, done = std::move(done)](const absl::StatusOr<engine::Txg>& txg) mutable {

@@ -51,23 +51,24 @@ void SetArguments(const Limits& limits, grpc::ServerBuilder& builder) {
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kPingTimeoutMs);
 }
 
-std::shared_ptr<grpc::ServerCredentials> Credentials(const TlsOptions& tls) {
-  if (tls.certificate.empty()) return grpc::InsecureServerCredentials();
-  // A client without a certificate gets through to be told so, with a reason.
-  grpc::SslServerCredentialsOptions options(tls.client_ca.empty()
-                                                ? GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE
-                                                : GRPC_SSL_REQUEST_CLIENT_CERTIFICATE_AND_VERIFY);
-  options.pem_key_cert_pairs.push_back({tls.key, tls.certificate});
-  options.pem_root_certs = tls.client_ca;
-  return grpc::SslServerCredentials(options);
+// A method without a rule is a defect that shall show at once, not at its first call.
+void CheckRules() {
+  for (const char* name : kServices) {
+    const auto* service =
+        google::protobuf::DescriptorPool::generated_pool()->FindServiceByName(name);
+    for (int i = 0; i < service->method_count(); ++i) RuleOf(service->method(i)->input_type());
+  }
 }
 
 }  // namespace
 
-Server::Server(engine::Pool& pool, ServerOptions options, metrics::ServiceStats& stats)
+Server::Server(engine::Pool& pool, ServerOptions options, std::unique_ptr<AuditLog> audit_log,
+               metrics::ServiceStats& stats)
     : options_(std::move(options)),
       stats_(stats),
-      context_(pool, options_.limits, options_.roles, stats),
+      context_(pool, options_.limits, options_.roles.certificates,
+               options_.policy ? *options_.policy : Policy::Of(options_.roles), options_.secret,
+               std::move(audit_log), stats),
       datasets_(context_),
       data_(context_),
       operations_(context_),
@@ -76,15 +77,21 @@ Server::Server(engine::Pool& pool, ServerOptions options, metrics::ServiceStats&
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(engine::Pool& pool, ServerOptions options,
                                                       metrics::ServiceStats& stats,
                                                       metrics::RpcMetrics* rpc_metrics) {
-  std::unique_ptr<Server> server(new Server(pool, std::move(options), stats));
+  options.sockets.tls = !options.tls.certificate.empty();
+  std::unique_ptr<AuditLog> audit_log;
+  if (!options.audit.path.empty()) {
+    ASSIGN_OR_RETURN(audit_log, AuditLog::Open(options.audit, stats));
+  }
+  std::unique_ptr<Server> server(new Server(pool, std::move(options), std::move(audit_log), stats));
   RETURN_IF_ERROR(server->Build(rpc_metrics));
   return server;
 }
 
 absl::Status Server::Build(metrics::RpcMetrics* rpc_metrics) {
+  CheckRules();
   std::vector<ListeningSocket> sockets;
   for (const auto& address : options_.listen) {
-    ASSIGN_OR_RETURN(sockets.emplace_back(), Listen(address));
+    ASSIGN_OR_RETURN(sockets.emplace_back(), Listen(address, options_.sockets));
     addresses_.push_back(sockets.back().address);
   }
   grpc::EnableDefaultHealthCheckService(true);
@@ -101,9 +108,9 @@ absl::Status Server::Build(metrics::RpcMetrics* rpc_metrics) {
     factories.push_back(rpc_metrics->NewInterceptorFactory());
     builder.experimental().SetInterceptorCreators(std::move(factories));
   }
+  ASSIGN_OR_RETURN(tls_, Tls::Make(options_.tls));
   acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
-      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
-      Credentials(options_.tls));
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, tls_->credentials());
   server_ = builder.BuildAndStart();
   if (server_ == nullptr) {
     return absl::InternalError("the gRPC server can not be built: see its log");
@@ -113,17 +120,23 @@ absl::Status Server::Build(metrics::RpcMetrics* rpc_metrics) {
   listener_ =
       std::make_unique<Listener>(std::move(sockets), options_.limits.connections_max, stats_);
   housekeeper_ = std::thread([this] { KeepHouse(); });
-  return listener_->Start([this](const Connection& connection) { Serve(connection); });
+  return listener_->Start([this](Connection connection) { Serve(std::move(connection)); });
 }
 
-void Server::Serve(const Connection& connection) {
+absl::Status Server::Install(const TlsOptions& tls) {
+  RETURN_IF_ERROR(tls_->Install(tls));
+  stats_.certificate_expiry_seconds = tls.expiry_seconds;
+  return absl::OkStatus();
+}
+
+void Server::Serve(Connection connection) {
   if (connection.kind == SocketKind::kUnix) {
-    context_.access.SetUser(connection.fd, connection.uid);
-    grpc::AddInsecureChannelFromFd(server_.get(), connection.fd);
+    FileDescriptor fd = context_.access.Claim(std::move(connection.fd), connection.peer);
+    if (fd.valid()) grpc::AddInsecureChannelFromFd(server_.get(), fd.Release());
     return;
   }
   grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
-  parameters.fd = connection.fd;
+  parameters.fd = connection.fd.Release();
   acceptor_->HandleNewConnection(&parameters);
 }
 

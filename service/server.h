@@ -12,8 +12,10 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -35,8 +37,12 @@ namespace cowshed::service {
 struct ServerOptions {
   std::vector<std::string> listen;  // `unix:PATH` or `HOST:PORT` each
   Limits limits;
+  ListenOptions sockets;  // its member `tls` follows from the next one
   TlsOptions tls;
-  Access::Roles roles;
+  Policy::Flags roles;           // where there is no
+  std::optional<Policy> policy;  // of its own
+  std::string secret;            // seals tokens; empty: one for this start
+  AuditLog::Options audit;
 };
 
 class Server {
@@ -50,6 +56,11 @@ class Server {
   // Idempotent.
   void Stop();
 
+  // Puts a policy in force, from the next call on; what is open goes on.
+  void Replace(Policy policy) { context_.access.Replace(std::move(policy)); }
+  // Uses other certificates, for connections to come. See Tls::Install.
+  absl::Status Install(const TlsOptions& tls);
+
   // Where it listens, with the ports chosen.
   const std::vector<std::string>& addresses() const { return addresses_; }
   const std::string& boot_id() const { return context_.boot_id; }
@@ -58,10 +69,11 @@ class Server {
   static std::vector<metrics::RpcMethod> Methods();
 
  private:
-  Server(engine::Pool& pool, ServerOptions options, metrics::ServiceStats& stats);
+  Server(engine::Pool& pool, ServerOptions options, std::unique_ptr<AuditLog> audit_log,
+         metrics::ServiceStats& stats);
 
   absl::Status Build(metrics::RpcMetrics* rpc_metrics);
-  void Serve(const Connection& connection);
+  void Serve(Connection connection);
   void KeepHouse() ABSL_LOCKS_EXCLUDED(mutex_);
   void SetHealth(bool serving);
 
@@ -73,6 +85,7 @@ class Server {
   OperationServiceImpl operations_;
   PoolServiceImpl pool_;
   std::vector<std::string> addresses_;
+  std::unique_ptr<Tls> tls_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::unique_ptr<Listener> listener_;

@@ -88,7 +88,7 @@ std::string DeterministicBytes(const google::protobuf::Message& message) {
   return bytes;
 }
 
-Tokens::Tokens(std::string_view pool_uid) : key_(Hmac(pool_uid, "cowshed tokens", 32)) {}
+Tokens::Tokens(std::string_view secret) : key_(Hmac(secret, "cowshed tokens", 32)) {}
 
 std::string Tokens::Seal(std::string_view context, std::string_view contents) const {
   const std::string digest =

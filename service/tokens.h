@@ -9,9 +9,9 @@
 //             request without its page fields: a page token goes on with the same filters or not at
 //             all. Lists of more than 64 targets are too large for a token: they stay in memory,
 //             the latest 256 of them, and the token carries their number.
-// Invariants  The key comes from the pool's uid, so page tokens outlive a restart. The uid is no
-//             secret: the digest guards against mistakes, and whoever forges one gains a position
-//             in a list he may read anyway (the engine takes any bytes as a position).
+// Invariants  The key comes from a secret of the pool's (secret.h): page tokens outlive a restart,
+//             and nobody can make one. They carry no rights: what a token leads to is checked, and
+//             redacted, for whoever brings it.
 // Threads     Thread-safe.
 // Cost        A digest per token; memory for at most 256 long lists of targets.
 #pragma once
@@ -34,7 +34,7 @@ class Tokens {
   static constexpr size_t kTargetsInToken = 64;
   static constexpr size_t kListsKept = 256;
 
-  explicit Tokens(std::string_view pool_uid);
+  explicit Tokens(std::string_view secret);
 
   // A page token for going on at `position` with the list that `request` asks for; empty for an
   // empty position. `request` has the fields page_size and page_token, which do not count.

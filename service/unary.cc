@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "service/unary.h"
 
+#include <utility>
+
 #include "engine/base/strings.h"
 #include "service/digest.h"
+#include "service/redact.h"
 
 namespace cowshed::service {
 namespace {
 
-// Finds room for the request.
-absl::Status Admit(ServiceContext& context, const google::protobuf::Message& request,
-                   std::shared_ptr<const void>* memory) {
+absl::Status FindRoom(ServiceContext& context, const google::protobuf::Message& request,
+                      std::shared_ptr<const void>* memory) {
   const size_t size_bytes = request.ByteSizeLong();
   if (size_bytes <= RequestMemory::kSmallRequestBytes) return absl::OkStatus();
   if (size_bytes > kMaxRequestBytes) {
@@ -29,39 +31,49 @@ absl::Status Busy() {
                "the queue of requests is full; try again");
 }
 
+void Call::Finish(const absl::Status& status, bool replayed) const {
+  context.Audit(caller, rule, status, &request, reply, replayed);
+  if (status.ok()) Redact(rights(), reply);
+  reactor->Finish(context.ToGrpc(Redacted(rights(), status)));
+}
+
 grpc::ServerUnaryReactor* BeginHere(ServiceContext& context, grpc::CallbackServerContext* rpc,
-                                    Effect effect, const google::protobuf::Message& request,
+                                    const google::protobuf::Message* request,
+                                    google::protobuf::Message* reply,
                                     absl::FunctionRef<void(const Call&)> work) {
   grpc::ServerUnaryReactor* reactor = rpc->DefaultReactor();
-  Call call{context, rpc, reactor, "", nullptr};
-  auto caller = context.access.Admit(*rpc, request.GetDescriptor()->name(), effect);
-  if (context.stopping) {
+  const MethodRule& rule = RuleOf(request->GetDescriptor());
+  Admission admission = context.access.Admit(*rpc, rule, request);
+  Call call{context, rpc, reactor, rule, *request, reply, std::move(admission.caller), nullptr};
+  if (!admission.status.ok()) {
+    call.Finish(admission.status);
+  } else if (context.stopping) {
     call.Finish(Stopping());
-  } else if (!caller.ok()) {
-    call.Finish(caller.status());
   } else {
-    call.caller = *std::move(caller);
-    const absl::Status fits = Admit(context, request, &call.memory);
-    if (!fits.ok()) {
+    const absl::Status fits = FindRoom(context, *request, &call.memory);
+    if (fits.ok()) {
+      work(call);
+    } else {
       call.Finish(fits);
-      return reactor;
     }
-    work(call);
   }
   return reactor;
 }
 
-grpc::ServerUnaryReactor* Begin(ServiceContext& context, grpc::CallbackServerContext* rpc,
-                                Executor& executor, Effect effect,
-                                const google::protobuf::Message& request,
-                                absl::AnyInvocable<void(const Call&)> work) {
-  return BeginHere(context, rpc, effect, request, [&](const Call& admitted) {
-    const bool taken = executor.TrySubmit([call = admitted, work = std::move(work)]() mutable {
-      if (call.rpc->IsCancelled()) return call.Finish(absl::CancelledError());
-      work(call);
-    });
-    if (!taken) admitted.Finish(Busy());
+void Enqueue(const Call& call, Executor& executor, absl::AnyInvocable<void(const Call&)> work) {
+  const bool taken = executor.TrySubmit([call, work = std::move(work)]() mutable {
+    if (call.rpc->IsCancelled()) return call.Finish(absl::CancelledError());
+    work(call);
   });
+  if (!taken) call.Finish(Busy());
+}
+
+grpc::ServerUnaryReactor* Begin(ServiceContext& context, grpc::CallbackServerContext* rpc,
+                                Executor& executor, const google::protobuf::Message* request,
+                                google::protobuf::Message* reply,
+                                absl::AnyInvocable<void(const Call&)> work) {
+  return BeginHere(context, rpc, request, reply,
+                   [&](const Call& admitted) { Enqueue(admitted, executor, std::move(work)); });
 }
 
 engine::Idempotency MakeRequestKey(const std::string& caller,

@@ -7,7 +7,7 @@
 //               with request_id made idempotent. Handed over to the pool, which calls back when the
 //               txg is durable: that callback answers, or a worker where many wait. None for a
 //               few: each passage to another thread and back costs some 20 us of a call's 200.
-//   Query       a function (request, reply) -> Status, run by a worker.
+//   Query       a function (request, reply) or (request, reply, call) -> Status, run by a worker.
 //   Deferred    a function (request, reply, done) that calls done(status) once, when it likes.
 //
 // Threads     Handlers run on gRPC's threads and never block. Request and reply live until the call
@@ -32,6 +32,7 @@
 #include "service/context.h"
 #include "service/convert.h"
 #include "service/parse.h"
+#include "service/visible.h"
 
 namespace cowshed::service {
 
@@ -42,11 +43,16 @@ struct Call {
   ServiceContext& context;
   grpc::CallbackServerContext* rpc;
   grpc::ServerUnaryReactor* reactor;
-  std::string caller;
+  const MethodRule& rule;
+  const google::protobuf::Message& request;
+  google::protobuf::Message* reply;
+  Caller caller;
   std::shared_ptr<const void> memory;  // what a large request takes of RequestMemory
 
-  // Answers. The last thing done with a call.
-  void Finish(const absl::Status& status) const { reactor->Finish(context.ToGrpc(status)); }
+  const Rights& rights() const { return *caller.rights; }
+  // Answers, without names that the caller may not read, and leaves a line in the audit log. The
+  // last thing done with a call. `replayed`: with the reply of an earlier one.
+  void Finish(const absl::Status& status, bool replayed = false) const;
 };
 
 // RESOURCE_EXHAUSTED SERVER_BUSY.
@@ -56,12 +62,15 @@ absl::Status Busy();
 // SERVER_BUSY past what all requests together may take) and runs `work` on this thread, or answers
 // why not.
 grpc::ServerUnaryReactor* BeginHere(ServiceContext& context, grpc::CallbackServerContext* rpc,
-                                    Effect effect, const google::protobuf::Message& request,
+                                    const google::protobuf::Message* request,
+                                    google::protobuf::Message* reply,
                                     absl::FunctionRef<void(const Call&)> work);
-// As above, and queues `work` for a worker.
+// Queues `work` of a call that was admitted for a worker, or answers that the queue is full.
+void Enqueue(const Call& call, Executor& executor, absl::AnyInvocable<void(const Call&)> work);
+// Both.
 grpc::ServerUnaryReactor* Begin(ServiceContext& context, grpc::CallbackServerContext* rpc,
-                                Executor& executor, Effect effect,
-                                const google::protobuf::Message& request,
+                                Executor& executor, const google::protobuf::Message* request,
+                                google::protobuf::Message* reply,
                                 absl::AnyInvocable<void(const Call&)> work);
 
 // The key under which a reply to `request` is kept; nothing for an empty request_id.
@@ -72,9 +81,9 @@ engine::Idempotency MakeRequestKey(const std::string& caller,
 
 template <typename Request, typename Reply, typename Run>
 grpc::ServerUnaryReactor* Deferred(ServiceContext& context, grpc::CallbackServerContext* rpc,
-                                   Executor& executor, Effect effect, const Request* request,
-                                   Reply* reply, Run run) {
-  return Begin(context, rpc, executor, effect, *request,
+                                   Executor& executor, const Request* request, Reply* reply,
+                                   Run run) {
+  return Begin(context, rpc, executor, request, reply,
                [request, reply, run = std::move(run)](const Call& call) {
                  run(*request, reply, [call](const absl::Status& status) { call.Finish(status); });
                });
@@ -83,26 +92,35 @@ grpc::ServerUnaryReactor* Deferred(ServiceContext& context, grpc::CallbackServer
 template <typename Request, typename Reply, typename Run>
 grpc::ServerUnaryReactor* Query(ServiceContext& context, grpc::CallbackServerContext* rpc,
                                 Executor& executor, const Request* request, Reply* reply, Run run) {
-  return Begin(context, rpc, executor, Effect::kReads, *request,
+  return Begin(context, rpc, executor, request, reply,
                [request, reply, run = std::move(run)](const Call& call) {
-                 call.Finish(run(*request, reply));
+                 if constexpr (std::is_invocable_v<Run, const Request&, Reply*, const Call&>) {
+                   call.Finish(run(*request, reply, call));
+                 } else {
+                   call.Finish(run(*request, reply));
+                 }
                });
 }
 
-// A page of `list` (a member function of Pool); `add` gives the next message of the reply to fill.
+// A page of `list` (of what the caller may read; a member function of Pool); `add` gives the next
+// message of the reply to fill.
 template <typename Info, typename Request, typename Reply, typename Item>
 grpc::ServerUnaryReactor* ListPage(
     ServiceContext& context, grpc::CallbackServerContext* rpc, const Request* request, Reply* reply,
     absl::StatusOr<engine::Page<Info>> (engine::Pool::*list)(const engine::ListArgs&),
     Item* (Reply::*add)()) {
-  return Query(context, rpc, context.control, request, reply,
-               [&context, list, add](const Request& from, Reply* to) -> absl::Status {
-                 ASSIGN_OR_RETURN(const auto args, ParsePage(from, context.tokens));
-                 ASSIGN_OR_RETURN(const auto page, (context.pool.*list)(args));
-                 for (const auto& item : page.items) Fill(item, (to->*add)());
-                 to->set_next_page_token(context.tokens.SealPosition(from, page.next));
-                 return absl::OkStatus();
-               });
+  return Query(
+      context, rpc, context.control, request, reply,
+      [&context, list, add](const Request& from, Reply* to, const Call& call) -> absl::Status {
+        ASSIGN_OR_RETURN(const auto args, ParsePage(from, context.tokens));
+        ASSIGN_OR_RETURN(const auto page,
+                         ListVisible<Info>(call.rights(), args, [&](const auto& these) {
+                           return (context.pool.*list)(these);
+                         }));
+        for (const auto& item : page.items) Fill(item, (to->*add)());
+        to->set_next_page_token(context.tokens.SealPosition(from, page.next));
+        return absl::OkStatus();
+      });
 }
 
 // Whether a request only asks what would happen: nothing is done that a repeat could do twice.
@@ -114,6 +132,13 @@ bool ChangesNothing(const Request& request) {
     return false;
   }
 }
+
+// Whether what a request does not name matters to the rights of its caller.
+inline bool LooksUp(const Call& call) { return call.rights().everywhere() < call.rule.role; }
+
+struct NothingToLookUp {
+  absl::Status operator()(const Call&, const void*) const { return absl::OkStatus(); }
+};
 
 // Answers a lifecycle call with its outcome, or with the reply stored for an earlier one.
 template <typename Reply>
@@ -129,26 +154,33 @@ absl::Status FillOutcome(const absl::StatusOr<engine::Outcome>& outcome, Tokens&
 }
 
 // `verb`: a member function of Pool that takes what Parse makes of the request (or the elements of
-// the tuple it makes), then Idempotency and OutcomeCallback.
-template <typename Request, typename Reply, typename Verb>
+// the tuple it makes), then Idempotency and OutcomeCallback. `look`: a function (call, args*) ->
+// Status that looks up what the request does not name, and whether the caller may act on that; run
+// by a worker, for callers who may not act everywhere.
+template <typename Request, typename Reply, typename Verb, typename Look = NothingToLookUp>
 grpc::ServerUnaryReactor* Lifecycle(ServiceContext& context, grpc::CallbackServerContext* rpc,
-                                    const Request* request, Reply* reply, Verb verb) {
-  const auto work = [request, reply, verb](const Call& call) {
+                                    const Request* request, Reply* reply, Verb verb,
+                                    Look look = {}) {
+  const auto work = [request, reply, verb, look](const Call& call) {
     if (static_cast<size_t>(call.context.callbacks.count()) >= call.context.limits.lifecycle_max) {
       return call.Finish(Busy());
     }
     auto args = Parse(*request);
     if (!args.ok()) return call.Finish(args.status());
+    if (LooksUp(call)) {
+      if (const absl::Status seen = look(call, &*args); !seen.ok()) return call.Finish(seen);
+    }
     Tokens& tokens = call.context.tokens;
     const std::string request_id = ChangesNothing(*request) ? "" : request->request_id();
-    auto key = MakeRequestKey(call.caller, *request, request_id,
+    auto key = MakeRequestKey(call.caller.name, *request, request_id,
                               [&tokens](const engine::Outcome& outcome) {
                                 Reply stored;
                                 Fill(outcome, tokens, &stored);
                                 return stored.SerializeAsString();
                               });
     auto done = call.context.Counted([call, reply](absl::StatusOr<engine::Outcome> outcome) {
-      call.Finish(FillOutcome(outcome, call.context.tokens, reply));
+      const bool replayed = outcome.ok() && !outcome->replayed.empty();
+      call.Finish(FillOutcome(outcome, call.context.tokens, reply), replayed);
     });
     const auto start = [&](auto&&... arg) {
       (call.context.pool.*verb)(std::move(arg)..., std::move(key), std::move(done));
@@ -159,7 +191,13 @@ grpc::ServerUnaryReactor* Lifecycle(ServiceContext& context, grpc::CallbackServe
       start(*std::move(args));
     }
   };
-  return BeginHere(context, rpc, Effect::kChanges, *request, work);
+  return BeginHere(context, rpc, request, reply, [&](const Call& call) {
+    if (!std::is_same_v<Look, NothingToLookUp> && LooksUp(call)) {
+      Enqueue(call, context.control, work);
+    } else {
+      work(call);
+    }
+  });
 }
 
 }  // namespace cowshed::service

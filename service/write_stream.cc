@@ -6,6 +6,7 @@
 
 #include "engine/base/status_macros.h"
 #include "service/byte_calls.h"
+#include "service/redact.h"
 
 namespace cowshed::service {
 namespace {
@@ -19,7 +20,9 @@ grpc::ServerBidiReactor<v1::WriteRequest, v1::WriteAck>* WriteStream::Start(
     ServiceContext& context, grpc::CallbackServerContext* rpc) {
   auto stream = std::shared_ptr<WriteStream>(new WriteStream(context, rpc));
   stream->self_ = stream;
-  absl::Status status = context.access.Admit(*rpc, "Write", Effect::kChanges).status();
+  Admission admission = context.access.Admit(*rpc, RuleOf<v1::WriteRequest>(), nullptr);
+  stream->caller_ = std::move(admission.caller);
+  absl::Status status = admission.status;
   if (status.ok()) status = context.streams.Add(stream.get());
   if (!status.ok()) {
     stream->End(status);
@@ -75,8 +78,10 @@ void WriteStream::CutIfStalled(std::chrono::steady_clock::time_point now) {
 void WriteStream::Finish(const absl::Status& status) {
   if (finished_) return;
   finished_ = true;
+  context_.Audit(caller_, RuleOf<v1::WriteRequest>(), status, &header_, &flushed_);
   const auto accepted = std::to_string(accepted_bytes_);
-  ServerBidiReactor::Finish(context_.ToGrpc(WithMetadata(status, {{"accepted_bytes", accepted}})));
+  ServerBidiReactor::Finish(context_.ToGrpc(
+      WithMetadata(Redacted(*caller_.rights, status), {{"accepted_bytes", accepted}})));
 }
 
 void WriteStream::Pump() {
@@ -124,6 +129,11 @@ void WriteStream::Apply(const v1::WriteRequest& request) {
 absl::Status WriteStream::Open(const v1::WriteRequest& request) {
   if (!request.has_header()) return InvalidField("header", "must come first");
   const v1::WriteHeader& header = request.header();
+  {
+    engine::MutexLock lock(mutex_);
+    *header_.mutable_header() = header;
+  }
+  RETURN_IF_ERROR(MayCall(*caller_.rights, RuleOf<v1::WriteRequest>(), &request));
   RETURN_IF_ERROR(context_.CheckBootId(header.expect_boot_id()));
   ASSIGN_OR_RETURN(volume_, OpenForWriting(context_, header.dataset(), header.expected_uid()));
   return absl::OkStatus();
@@ -156,7 +166,10 @@ void WriteStream::Applied(const absl::Status& status, uint64_t bytes,
   // What the next chunk may add must not go past the interval.
   const bool due = accepted_bytes_ - acked_bytes_ > kAckIntervalBytes - kMaxChunkBytes;
   if (due || flushed_txg) SendAck();
-  if (flushed_txg) acks_.back().set_flushed_txg(*flushed_txg);
+  if (flushed_txg) {
+    acks_.back().set_flushed_txg(*flushed_txg);
+    flushed_.set_flushed_txg(*flushed_txg);
+  }
   Pump();
 }
 

@@ -67,6 +67,7 @@ class WriteStream final : public grpc::ServerBidiReactor<v1::WriteRequest, v1::W
 
   ServiceContext& context_;
   grpc::CallbackServerContext* const rpc_;
+  Caller caller_;                           // set at the start
   std::shared_ptr<engine::Volume> volume_;  // set by the header, before any chunk
   std::shared_ptr<WriteStream> self_;
 
@@ -81,6 +82,8 @@ class WriteStream final : public grpc::ServerBidiReactor<v1::WriteRequest, v1::W
   bool sending_ ABSL_GUARDED_BY(mutex_) = false;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
   std::deque<v1::WriteAck> acks_ ABSL_GUARDED_BY(mutex_);
+  v1::WriteRequest header_ ABSL_GUARDED_BY(mutex_);  // for the audit log: what it wrote to
+  v1::WriteAck flushed_ ABSL_GUARDED_BY(mutex_);     // and what of it is durable
   uint64_t accepted_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t acked_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   std::chrono::steady_clock::time_point sending_since_ ABSL_GUARDED_BY(mutex_);

@@ -77,7 +77,7 @@ class Log {
     return static_cast<uint32_t>(log_.paths.size() - 1);
   }
 
-  Mutex mutex_;
+  Mutex mutex_{LockRank::kLeaf};
   std::string root_ ABSL_GUARDED_BY(mutex_);
   DiskLog log_ ABSL_GUARDED_BY(mutex_);
 };

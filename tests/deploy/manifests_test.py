@@ -49,6 +49,25 @@ def test_systemd_understands_the_unit():
     assert complaints == []
 
 
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="no systemd on this machine")
+def test_unit_is_little_exposed():
+    done = subprocess.run(["systemd-analyze", "security", "--offline=true", "--threshold=20", UNIT],
+                          capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout.splitlines()[-1]
+
+
+def test_unit_tells_users_apart_and_reloads(service):
+    # In a user name space of its own the server would take all other users for `nobody`.
+    assert "PrivateUsers" not in service
+    assert "-HUP" in service["ExecReload"]
+
+
+def test_listening_in_the_clear_is_said_aloud():
+    for path in (MANIFEST, ROOT / "Dockerfile"):
+        text = path.read_text()
+        assert ("0.0.0.0:7420" in text) == ("--insecure" in text), path
+
+
 def documents() -> dict[str, str]:
     """kind -> text of the manifest's documents."""
     found = {}

@@ -129,9 +129,9 @@ TEST_F(CollectorTest, EveryPlainCounterOfTheEngineIsShownOnce) {
 }
 
 TEST_F(CollectorTest, EveryCounterOfTheServiceIsShownOnce) {
-  ExpectEveryCounterShown(&service_.executor_queue_length, &service_.executor_rejected, collector_);
+  ExpectEveryCounterShown(&service_.executor_queue_length, &service_.reload_failures, collector_);
   const size_t members =
-      static_cast<size_t>(&service_.executor_rejected - &service_.executor_queue_length) + 1;
+      static_cast<size_t>(&service_.reload_failures - &service_.executor_queue_length) + 1;
   EXPECT_EQ(sizeof(ServiceStats), members * sizeof(Counter));
 }
 

@@ -3,11 +3,12 @@
 // TLS and roles: who gets in, as whom, and what he may do.
 #include "service/access.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
+#include <unistd.h>
 
 #include <fstream>
 
-#include "grpcpp/create_channel.h"
 #include "service/tls.h"
 #include "tests/service/certificates.h"
 #include "tests/service/server_fixture.h"
@@ -20,8 +21,8 @@ class AccessTest : public ServerTest {
   void SetUp() override {
     const Certificate server = authority_.Sign("cowshed.test");
     const auto tls =
-        engine::ValueOf(ReadTls(File("server.pem", server.pem), File("server.key", server.key_pem),
-                                File("ca.pem", authority_.pem())));
+        engine::ValueOf(ReadTls({File("server.pem", server.pem), File("server.key", server.key_pem),
+                                 File("ca.pem", authority_.pem())}));
     server_options_.tls = tls;
     server_options_.roles.certificates = true;
     server_options_.roles.admins = {"admin.test"};
@@ -36,19 +37,8 @@ class AccessTest : public ServerTest {
   // A client with a certificate for `name`; none for an empty one.
   std::unique_ptr<Datasets> As(const std::string& name) { return As(name, authority_); }
   std::unique_ptr<Datasets> As(const std::string& name, const Authority& authority) {
-    grpc::SslCredentialsOptions options;
-    options.pem_root_certs = authority_.pem();
-    if (!name.empty()) {
-      const Certificate certificate = authority.Sign(name);
-      options.pem_cert_chain = certificate.pem;
-      options.pem_private_key = certificate.key_pem;
-    }
-    grpc::ChannelArguments arguments;
-    arguments.SetSslTargetNameOverride("cowshed.test");
-    arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     return v1::DatasetService::NewStub(
-        grpc::CreateCustomChannel(tcp_address(), grpc::SslCredentials(options), arguments));
+        ConnectTls(tcp_address(), authority_, name.empty() ? Certificate() : authority.Sign(name)));
   }
 
   const Authority authority_;
@@ -101,13 +91,44 @@ TEST_F(AccessTest, RequestIdsOfTwoNamesAreTwo) {
                DATASET_EXISTS);
 }
 
+TEST_F(AccessTest, SomeUsersOnlyOnTheUnixSocket) {
+  server_options_.roles.users = {getuid()};
+  Restart();
+  Create("a");
+  server_options_.roles.users = {getuid() + 1};
+  Restart();
+  EXPECT_FAILS(Try(datasets(), &Datasets::ListDatasets, ""), kPermissionDenied, PERMISSION_DENIED);
+  EXPECT_EQ(stats_->calls_denied, 1u);
+}
+
+// Once a call was taken for one of whoever came next: gRPC knows a connection on a unix socket by
+// the number of its descriptor only, and numbers are used again while calls are still on their way.
+TEST(AccessClaimTest, NumberOfADescriptorStaysOnePeers) {
+  Access access(false, Policy::Of({}));
+  Peer first;
+  first.kind = Peer::Kind::kUnix;
+  first.uid = 1000;
+  Peer second = first;
+  second.uid = 0;
+  const auto open_null = [] { return FileDescriptor(open("/dev/null", O_RDONLY | O_CLOEXEC)); };
+  const int number = access.Claim(open_null(), first).get();  // and closed
+  FileDescriptor next = open_null();
+  ASSERT_EQ(next.get(), number);
+  const FileDescriptor claimed = access.Claim(std::move(next), second);
+  EXPECT_TRUE(claimed.valid());
+  EXPECT_NE(claimed.get(), number);
+  FileDescriptor again = open_null();
+  ASSERT_EQ(again.get(), number);
+  EXPECT_EQ(access.Claim(std::move(again), first).get(), number);
+}
+
 TEST_F(AccessTest, FilesThatAreNoCertificatesAreNamed) {
   const std::string text = File("text", "no certificate");
-  EXPECT_CODE(ReadTls(text, text, ""), kInvalidArgument);
-  EXPECT_CODE(ReadTls(dir_.Path("missing"), text, ""), kInvalidArgument);
-  EXPECT_CODE(ReadTls(text, "", ""), kInvalidArgument);
-  EXPECT_CODE(ReadTls("", "", text), kInvalidArgument);
-  EXPECT_OK(ReadTls("", "", "").status());
+  EXPECT_CODE(ReadTls({text, text, ""}), kInvalidArgument);
+  EXPECT_CODE(ReadTls({dir_.Path("missing"), text, ""}), kInvalidArgument);
+  EXPECT_CODE(ReadTls({text, "", ""}), kInvalidArgument);
+  EXPECT_CODE(ReadTls({"", "", text}), kInvalidArgument);
+  EXPECT_OK(ReadTls({"", "", ""}).status());
 }
 
 }  // namespace

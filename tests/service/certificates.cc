@@ -6,6 +6,8 @@
 #include <openssl/pem.h>
 #include <openssl/x509v3.h>
 
+#include "grpcpp/create_channel.h"
+
 namespace cowshed::service {
 namespace {
 
@@ -38,12 +40,12 @@ void AddExtension(X509* certificate, int nid, const std::string& value) {
 }
 
 // An unsigned certificate of `name` for `key`.
-X509* Draft(const std::string& name, EVP_PKEY* key, long serial) {
+X509* Draft(const std::string& name, EVP_PKEY* key, long serial, long days = 1) {
   X509* certificate = X509_new();
   X509_set_version(certificate, X509_VERSION_3);
   ASN1_INTEGER_set(X509_get_serialNumber(certificate), serial);
   X509_gmtime_adj(X509_getm_notBefore(certificate), -60);
-  X509_gmtime_adj(X509_getm_notAfter(certificate), kDaySeconds);
+  X509_gmtime_adj(X509_getm_notAfter(certificate), days * kDaySeconds);
   X509_set_pubkey(certificate, key);
   X509_NAME_add_entry_by_txt(X509_get_subject_name(certificate), "CN", MBSTRING_ASC,
                              reinterpret_cast<const unsigned char*>(name.c_str()), -1, -1, 0);
@@ -66,17 +68,32 @@ Authority::~Authority() {
   EVP_PKEY_free(key_);
 }
 
-Certificate Authority::Sign(const std::string& name) const {
+Certificate Authority::Sign(const std::string& name, const Traits& traits) const {
   static long serial = 2;
   EVP_PKEY* key = EVP_PKEY_Q_keygen(nullptr, nullptr, "EC", "P-256");
-  X509* certificate = Draft(name, key, serial++);
+  X509* certificate = Draft(name, key, serial++, traits.days);
   X509_set_issuer_name(certificate, X509_get_subject_name(certificate_));
-  AddExtension(certificate, NID_subject_alt_name, "DNS:" + name);
+  if (traits.with_san)
+    AddExtension(certificate, NID_subject_alt_name,
+                 "DNS:" + (traits.san.empty() ? name : traits.san));
   X509_sign(certificate, key_, EVP_sha256());
   Certificate result{PemOf(certificate), PemOf(key)};
   X509_free(certificate);
   EVP_PKEY_free(key);
   return result;
+}
+
+std::shared_ptr<grpc::Channel> ConnectTls(const std::string& address, const Authority& authority,
+                                          const Certificate& client) {
+  grpc::SslCredentialsOptions options;
+  options.pem_root_certs = authority.pem();
+  options.pem_cert_chain = client.pem;
+  options.pem_private_key = client.key_pem;
+  grpc::ChannelArguments arguments;
+  arguments.SetSslTargetNameOverride("cowshed.test");
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  return grpc::CreateCustomChannel(address, grpc::SslCredentials(options), arguments);
 }
 
 }  // namespace cowshed::service

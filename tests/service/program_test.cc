@@ -3,6 +3,7 @@
 // The program `cowshed` as a user runs it: what it prints, how it exits, how it stops.
 #include <fcntl.h>
 #include <gmock/gmock.h>
+#include <grpc/grpc.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/socket.h>
@@ -14,8 +15,12 @@
 #include <fstream>
 #include <sstream>
 
+#include "absl/strings/escaping.h"
 #include "engine/store/format.h"
 #include "engine/store/meta_store.h"
+#include "grpcpp/create_channel.h"
+#include "service/secret.h"
+#include "tests/service/certificates.h"
 #include "tests/service/server_fixture.h"
 #include "tests/support/superblock_change.h"
 
@@ -63,6 +68,14 @@ class Program {
     waitpid(std::exchange(pid_, -1), &status, 0);
     return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
   }
+  void Signal(int signal) { kill(pid_, signal); }
+  // Waits until the output says `text`.
+  void WaitFor(const std::string& text) const {
+    while (Output().find(text) == std::string::npos) {
+      ASSERT_EQ(waitpid(pid_, nullptr, WNOHANG), 0) << Output();
+      usleep(10000);
+    }
+  }
   int Stop() {
     kill(pid_, SIGTERM);
     return Wait();
@@ -93,6 +106,11 @@ class Program {
 
 class ProgramTest : public testing::Test {
  protected:
+  ProgramTest() {
+    // Keeps gRPC up between tests, see ServerTest.
+    static const bool kept = (grpc_init(), true);
+    EXPECT_TRUE(kept);
+  }
   std::vector<std::string> ServeArguments() const {
     return {"serve",
             "--pool",
@@ -247,6 +265,131 @@ TEST_F(ProgramTest, SecondSignalIsNotNeeded) {
   EXPECT_EQ(server.Stop(), 0);
   EXPECT_THAT(server.Output(),
               HasSubstr("\"level\":\"info\",\"message\":\"Terminated: stopping\""));
+}
+
+TEST_F(ProgramTest, HangupReadsPolicyAndCertificateAgain) {
+  const Authority authority;
+  const auto place = [&](const std::string& name, const std::string& text) {
+    std::ofstream(dir_.Path(name)) << text;
+    return dir_.Path(name);
+  };
+  const Certificate certificate = authority.Sign("cowshed.test");
+  auto arguments = ServeArguments();
+  for (const auto& argument :
+       {std::string("--tls-certificate"), place("pem", certificate.pem), std::string("--tls-key"),
+        place("key", certificate.key_pem), std::string("--policy"),
+        place("policy", R"({"grants": [{"who": ["unix"], "role": "READER"}]})")}) {
+    arguments.push_back(argument);
+  }
+  Program server(arguments, dir_.Path("server"));
+  server.LineAfter("try: ");
+  const auto datasets = v1::DatasetService::NewStub(
+      grpc::CreateChannel("unix:" + dir_.Path("socket"), grpc::InsecureChannelCredentials()));
+  const auto create = [&] {
+    v1::CreateDatasetRequest request;
+    request.set_name("a");
+    request.set_size_bytes(4096);
+    v1::CreateDatasetResponse reply;
+    grpc::ClientContext context;
+    return datasets->CreateDataset(&context, request, &reply).error_code();
+  };
+  EXPECT_EQ(create(), grpc::StatusCode::PERMISSION_DENIED);
+  place("policy", "{ broken");
+  place("pem", "broken");
+  server.Signal(SIGHUP);
+  server.WaitFor("error policy not reloaded, the one in force stays: " + dir_.Path("policy"));
+  server.WaitFor("error certificate not reloaded, the one in force stays: " + dir_.Path("pem"));
+  EXPECT_EQ(create(), grpc::StatusCode::PERMISSION_DENIED);
+  place("policy", R"({"grants": [{"who": ["unix"], "role": "OPERATOR"}]})");
+  place("pem", certificate.pem);
+  server.Signal(SIGHUP);
+  server.WaitFor("info policy reloaded");
+  server.WaitFor("info certificate reloaded");
+  EXPECT_EQ(create(), grpc::StatusCode::OK);
+  EXPECT_EQ(server.Stop(), 0);
+}
+
+TEST_F(ProgramTest, NoSecretIsEverLogged) {
+  const Authority authority;
+  const Certificate certificate = authority.Sign("cowshed.test");
+  std::ofstream(dir_.Path("pem")) << certificate.pem;
+  std::ofstream(dir_.Path("key")) << certificate.key_pem;
+  for (const std::string format : {"text", "json"}) {
+    auto arguments = ServeArguments();
+    for (const auto& argument :
+         {std::string("--log-level"), std::string("trace"), std::string("--log-format"), format,
+          std::string("--tls-certificate"), dir_.Path("pem"), std::string("--tls-key"),
+          dir_.Path("key"), std::string("--audit-log"), dir_.Path("audit-" + format)}) {
+      arguments.push_back(argument);
+    }
+    Program server(arguments, dir_.Path("server"));
+    server.LineAfter("try: ");
+    const auto channel =
+        grpc::CreateChannel("unix:" + dir_.Path("socket"), grpc::InsecureChannelCredentials());
+    const auto datasets = v1::DatasetService::NewStub(channel);
+    const auto data = v1::DataService::NewStub(channel);
+    const std::string bytes = "BYTES-OF-A-DATASET";
+    std::vector<std::string> secrets = {bytes};
+    for (int i = 0; i < 20; ++i) {
+      v1::CreateDatasetRequest create;
+      create.set_name(format + std::to_string(i));
+      create.set_size_bytes(1 << 20);
+      v1::CreateDatasetResponse created;
+      EXPECT_TRUE(
+          datasets->CreateDataset(std::make_unique<grpc::ClientContext>().get(), create, &created)
+              .ok());
+      v1::WriteRangeRequest write;
+      write.set_dataset(create.name());
+      write.set_offset_bytes(i % 2 == 0 ? 0 : 2 << 20);  // every other one is refused
+      write.set_data(bytes);
+      v1::WriteRangeResponse written;
+      data->WriteRange(std::make_unique<grpc::ClientContext>().get(), write, &written);
+      v1::ListDatasetsRequest list;
+      list.set_page_size(1);
+      v1::ListDatasetsResponse page;
+      datasets->ListDatasets(std::make_unique<grpc::ClientContext>().get(), list, &page);
+      if (i > 0) secrets.push_back(page.next_page_token());
+      list.set_page_token(page.next_page_token() + "x");
+      datasets->ListDatasets(std::make_unique<grpc::ClientContext>().get(), list, &page);
+    }
+    server.Signal(SIGHUP);
+    server.WaitFor("certificate reloaded");
+    EXPECT_EQ(server.Stop(), 0);
+    std::istringstream key(certificate.key_pem);
+    for (std::string line; std::getline(key, line);) secrets.push_back(line);
+    std::ifstream secret_file(dir_.Path("pool/token.secret"), std::ios::binary);
+    std::ostringstream secret;
+    secret << secret_file.rdbuf();
+    ASSERT_EQ(secret.str().size(), kSecretBytes);
+    secrets.push_back(secret.str());
+    secrets.push_back(absl::BytesToHexString(secret.str()));
+    secrets.push_back(absl::Base64Escape(secret.str()));
+    std::ostringstream logged;
+    logged << server.Output() << std::ifstream(dir_.Path("audit-" + format)).rdbuf();
+    EXPECT_THAT(logged.str(), HasSubstr("CreateDataset"));
+    for (const auto& text : secrets) {
+      ASSERT_GE(text.size(), 8u);
+      EXPECT_EQ(logged.str().find(text), std::string::npos) << text;
+    }
+  }
+}
+
+TEST_F(ProgramTest, OpenDoorsAreRefusedByName) {
+  std::string output;
+  auto arguments = ServeArguments();
+  arguments.insert(arguments.end(), {"--listen", "0.0.0.0:0"});
+  EXPECT_EQ(Run(arguments, &output), 1);
+  EXPECT_THAT(output, HasSubstr("--insecure"));
+  arguments.emplace_back("--insecure");
+  Program server(arguments, dir_.Path("server"));
+  server.WaitFor("everybody who can connect may do everything");
+  server.LineAfter("try: ");
+  EXPECT_EQ(server.Stop(), 0);
+  EXPECT_EQ(Run({"serve", "--unix-mode", "rw"}, &output), 2);
+  arguments = ServeArguments();
+  arguments.insert(arguments.end(), {"--policy", dir_.Path("none")});
+  EXPECT_EQ(Run(arguments, &output), 1);
+  EXPECT_THAT(output, HasSubstr(dir_.Path("none")));
 }
 
 TEST_F(ProgramTest, UsageErrorsExitWith2) {

@@ -46,6 +46,7 @@ ServerTest::ServerTest() {
   EXPECT_TRUE(kept);
   pool_options_.directory = dir_.Path("pool");
   pool_options_.capacity_bytes = uint64_t{1} << 30;
+  server_options_.secret = "the same at every start";
   server_options_.listen = {"127.0.0.1:0", unix_address()};
 }
 

@@ -57,6 +57,36 @@ TEST_F(ServerAsAWholeTest, PortAndSocketServeTheSame) {
   }
 }
 
+TEST_F(ServerAsAWholeTest, OtherMachinesMayConnectInTheClearOnlyIfToldSo) {
+  for (const char* address : {"0.0.0.0:0", "[::]:0", "192.0.2.1:0"}) {
+    const absl::Status refused = Listen(address, {}).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << address;
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("--insecure")) << address;
+  }
+  for (const char* address : {"127.0.0.1:0", "127.8.8.8:0", "localhost:0"}) {
+    EXPECT_OK(Listen(address, {}).status());
+  }
+  ListenOptions options;
+  options.insecure = true;
+  EXPECT_OK(Listen("0.0.0.0:0", options).status());
+  options = {};
+  options.tls = true;
+  EXPECT_OK(Listen("0.0.0.0:0", options).status());
+  EXPECT_CODE(Second("0.0.0.0:0"), kInvalidArgument);
+}
+
+TEST_F(ServerAsAWholeTest, UnixSocketHasTheModeThatWasAskedFor) {
+  for (const mode_t mode : {0660u, 0600u, 0666u}) {
+    ListenOptions options;
+    options.unix_mode = mode;
+    const std::string path = dir_.Path("moded");
+    const auto socket = engine::ValueOf(Listen("unix:" + path, options));
+    struct stat status {};
+    ASSERT_EQ(stat(path.c_str(), &status), 0);
+    EXPECT_EQ(status.st_mode & 07777, mode);
+  }
+}
+
 TEST_F(ServerAsAWholeTest, TwoServersNeverShareAnAddress) {
   for (const auto& address : server_->addresses()) {
     const absl::Status status = Second(address);

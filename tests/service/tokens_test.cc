@@ -2,7 +2,11 @@
 #include "service/tokens.h"
 
 #include <gmock/gmock.h>
+#include <sys/stat.h>
 
+#include <fstream>
+
+#include "service/secret.h"
 #include "tests/service/server_fixture.h"
 
 namespace cowshed::service {
@@ -36,6 +40,38 @@ TEST(TokensTest, PositionComesBackForTheSameFilters) {
   EXPECT_CODE(other.OpenPosition(request), kInvalidArgument);
   request.set_prefix("b");
   EXPECT_CODE(tokens.OpenPosition(request), kInvalidArgument);
+}
+
+TEST(TokensTest, SecretIsMadeOnceAndItsOwners) {
+  engine::TempDir dir;
+  const std::string path = dir.Path("secret");
+  const std::string secret = engine::ValueOf(ReadOrMakeSecret(path));
+  EXPECT_EQ(secret.size(), kSecretBytes);
+  EXPECT_EQ(engine::ValueOf(ReadOrMakeSecret(path)), secret);
+  EXPECT_NE(engine::ValueOf(ReadOrMakeSecret(dir.Path("other"))), secret);
+  struct stat status {};
+  ASSERT_EQ(stat(path.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0600u);
+  chmod(path.c_str(), 0640);
+  EXPECT_CODE(ReadOrMakeSecret(path), kUnavailable);
+  chmod(path.c_str(), 0600);
+  std::ofstream(path) << "short";
+  EXPECT_CODE(ReadOrMakeSecret(path), kUnavailable);
+  EXPECT_CODE(ReadOrMakeSecret(dir.Path("none/secret")), kUnavailable);
+}
+
+// Once the key of tokens came from the pool's uid, which GetServerInfo tells everybody: anybody
+// could make a token.
+class TokenSecretTest : public ServerTest {};
+
+TEST_F(TokenSecretTest, WhoKnowsThePoolsUidCannotMakeAToken) {
+  for (const char* name : {"a", "b", "c"}) Create(name);
+  auto request = Text<v1::ListDatasetsRequest>("page_size: 1");
+  Tokens forger(pool_->uid());
+  request.set_page_token(forger.SealPosition(request, "a"));
+  v1::ListDatasetsResponse reply;
+  EXPECT_FAILS(Try(datasets(), &Datasets::ListDatasets, request, &reply), kInvalidArgument,
+               INVALID_PAGE_TOKEN);
 }
 
 TEST(TokensTest, NoPositionIsNoToken) {
