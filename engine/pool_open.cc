@@ -46,7 +46,9 @@ PoolUid RandomUid() {
 absl::Status MakeDirectory(const std::string& path) {
   for (size_t at = path.find('/', 1);; at = path.find('/', at + 1)) {
     const std::string part = path.substr(0, at);
-    if (::mkdir(part.c_str(), 0750) != 0 && errno != EEXIST) {
+    if (::mkdir(part.c_str(), 0750) == 0) {
+      RETURN_IF_ERROR(SyncDirectory(part + "/.."));
+    } else if (errno != EEXIST) {
       return absl::ErrnoToStatus(errno, StrCat("cannot make directory ", part));
     }
     if (at == std::string::npos) return absl::OkStatus();
@@ -181,6 +183,8 @@ absl::Status PoolImpl::CreateFiles() {
   superblock.pool_uid = opened_.uid;
   superblock.capacity_sectors = opened_.capacity_sectors;
   ASSIGN_OR_RETURN(blocks_, BlockStore::Create(std::move(file), superblock));
+  // Perhaps an earlier attempt made the directory and could not sync its name.
+  RETURN_IF_ERROR(SyncDirectory(options_.directory + "/.."));
   RETURN_IF_ERROR(meta_->Reserve(0));
   ASSIGN_OR_RETURN(const std::unique_ptr<WriteTxn> txn, meta_->BeginWrite());
   RETURN_IF_ERROR(allocator_->Create(*txn, opened_.capacity_sectors));
