@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <system_error>
@@ -64,6 +65,16 @@ absl::Status OpenTables(MDB_env* env, bool create, TableHandles& tables) {
     }
   }
   return LmdbStatus(mdb_txn_commit(txn), "commit of tables");
+}
+
+// LMDB tells its readers, those of other processes included, only as lines of text: process, thread
+// and transaction, the last a dash for a slot that is idle.
+int FindOldest(const char* line, void* oldest) {
+  size_t txn = 0;
+  if (std::sscanf(line, "%*d %*x %zu", &txn) == 1) {
+    *static_cast<size_t*>(oldest) = std::min(*static_cast<size_t*>(oldest), txn);
+  }
+  return 0;
 }
 
 }  // namespace
@@ -188,11 +199,8 @@ bool Environment::Fits(uint64_t limit_bytes, uint64_t bytes) {
   if (room_bytes >= bytes) return true;
   const absl::StatusOr<MDB_txn*> txn = TakeReader();
   if (!txn.ok()) return false;
-  uint64_t oldest = 0;
-  {
-    const MutexLock lock(readers_mutex);
-    oldest = active.begin()->first;
-  }
+  size_t oldest = mdb_txn_id(*txn);
+  mdb_reader_list(env, FindOldest, &oldest);
   MDB_cursor* cursor = nullptr;
   MDB_val key{};
   MDB_val pages{};
