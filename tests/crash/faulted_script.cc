@@ -88,7 +88,8 @@ void SweepFaults(const std::string& name, const TempPool::Tweak& options, const 
     for (const bool for_ever : {false, true}) {
       if (for_ever && once_only) continue;
       SCOPED_TRACE(name + " fails at " + std::to_string(k) + (for_ever ? " and for ever" : ""));
-      EXPECT_GE(RunFaultedScript(options, door, k, for_ever), k);
+      // On a slow machine more txgs close by their age: the number of calls varies a little.
+      EXPECT_GE(RunFaultedScript(options, door, k, for_ever) + total / 20, k);
     }
   }
 }
