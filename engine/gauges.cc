@@ -66,6 +66,8 @@ void RefreshGauges(PoolParts& parts, const WriteState& writes) {
 }
 
 void RefreshMetaGauges(PoolParts& parts) {
+  // A process that looked at the metadata and died keeps its slot, and with it old pages.
+  (void)parts.meta.ClearDeadReaders();
   const MetaStoreStats meta = parts.meta.stats();
   parts.stats.meta_map_bytes = meta.map_bytes;
   parts.stats.meta_used_bytes = meta.used_bytes;

@@ -8,7 +8,6 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
-#include <filesystem>
 #include <utility>
 
 #include "engine/base/status_macros.h"
@@ -57,25 +56,6 @@ absl::Status MakeDirectory(const std::string& path) {
     }
     if (at == std::string::npos) return absl::OkStatus();
   }
-}
-
-// Metadata are made aside and moved in place whole: a power cut leaves a store or none, never a
-// file that LMDB has begun to write and then refuses.
-absl::Status MakeMetadata(const std::string& directory, const MetaStoreOptions& options) {
-  if (std::filesystem::exists(directory + "/data.mdb")) return absl::OkStatus();
-  const std::string aside = directory + "/new";
-  std::error_code error;
-  std::filesystem::remove_all(aside, error);
-  if (!error) {
-    const auto meta = MetaStore::Open(aside, /*create=*/true, /*read_only=*/false, options);
-    RETURN_IF_ERROR(meta.status());
-  }
-  if (!error) std::filesystem::rename(aside + "/data.mdb", directory + "/data.mdb", error);
-  if (error) {
-    return absl::ErrnoToStatus(error.value(), View(StrCat("cannot make metadata in ", directory)));
-  }
-  std::filesystem::remove_all(aside, error);  // where it stays, nothing depends on it
-  return absl::OkStatus();
 }
 
 // The names of a new pool are durable, those too that a process made which died over it: for this
@@ -155,7 +135,6 @@ absl::Status PoolImpl::OpenFiles() {
   meta_options.map_bytes = options_.meta_map_bytes;
   meta_options.reserve_bytes = options_.meta_reserve_bytes;
   const bool may_create = options_.create_if_missing && !options_.read_only;
-  if (may_create) RETURN_IF_ERROR(MakeMetadata(meta_directory, meta_options));
   ASSIGN_OR_RETURN(meta_,
                    MetaStore::Open(meta_directory, may_create, options_.read_only, meta_options));
   AllocatorOptions allocator_options;

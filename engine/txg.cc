@@ -21,7 +21,10 @@ using Clock = std::chrono::steady_clock;
 // Past this many dirty LMDB pages the remaining tasks move to the next txg: 32 MiB commit in some
 // tens of milliseconds, and the metadata reserve covers it twice.
 constexpr uint64_t kMaxMetaPages = 8192;
-constexpr int kMaxFailures = 3;  // of a txg for another reason than space or a task
+// Of a host's free space, left to the metadata of what is written into the rest.
+constexpr uint64_t kHostSlackBytes = 8 << 20;
+constexpr uint64_t kPagesOfCommit = 8;  // the pool record, after the pages were counted
+constexpr int kMaxFailures = 3;         // of a txg for another reason than space or a task
 constexpr uint64_t kMinDirtyLimitBytes = 8 << 20;
 constexpr auto kFullHostPoll = std::chrono::milliseconds(200);
 constexpr auto kDeferredPoll = std::chrono::milliseconds(2);
@@ -29,6 +32,12 @@ constexpr auto kDeferredPoll = std::chrono::milliseconds(2);
 // Changes by a txg's tasks so far: a task that failed and left it as it was has only looked.
 uint64_t ChangesOf(const TxgContext& context) {
   return context.meta.changes() + context.writer.blocks_added();
+}
+
+// What writers may take of the host's free space; `before` where the host does not say.
+uint64_t HostFreeBytes(const PoolParts& parts, uint64_t before) {
+  const absl::StatusOr<uint64_t> host = parts.blocks.file().HostFreeBytes();
+  return host.ok() ? *host - std::min(*host, kHostSlackBytes) : before;
 }
 
 double Seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
@@ -41,6 +50,12 @@ absl::Status Suspended(std::string_view why) {
 absl::Status ReadOnly() {
   return MakeError(absl::StatusCode::kUnavailable, "POOL_SUSPENDED",
                    "the pool is open for reading only");
+}
+
+absl::Status MetadataFull() {
+  return MakeError(absl::StatusCode::kResourceExhausted, "POOL_FULL",
+                   "the pool's metadata has no room left for this: destroy something",
+                   {{"resource", "metadata"}});
 }
 
 absl::Status Stopping() {
@@ -123,10 +138,8 @@ void TxgManager::Flush(const Head* head, TxgCallback done) {
     } else if (syncing && syncing_active_) {
       syncing_waiters_.push_back(std::move(done));
       return;
-    } else if (open) {
-      now = Stopping();
     } else {
-      now = committed_txg_.load();
+      now = open ? absl::StatusOr<Txg>(Stopping()) : committed_txg_.load();
     }
   }
   done(now);
@@ -160,6 +173,7 @@ bool TxgManager::HasRoom(uint64_t bytes, uint64_t sectors) const {
 
 absl::Status TxgManager::Admit(uint64_t bytes, uint64_t sectors) {
   const auto deadline = Clock::now() + parts_.options.write_wait_max;
+  if (!parts_.meta.FitsMap(kMaxMetaPages)) return MetadataFull();
   const MutexLock lock(mutex_);
   while (true) {
     if (!suspended_.ok()) return suspended_;
@@ -274,10 +288,9 @@ TxgManager::Batch TxgManager::Close() {
   {
     // Tasks first, layers second: what a caller wrote before it submitted is in this txg.
     const MutexLock lock(mutex_);
-    for (Task& task : tasks_) {
+    for (std::deque<Task> taken = std::exchange(tasks_, {}); Task & task : taken) {
       batch.tasks.push_back({std::move(task), PendingTask::State::kWaiting, absl::OkStatus()});
     }
-    tasks_.clear();
     syncing_waiters_ = std::exchange(open_waiters_, {});
     batch.drain_free_log = std::exchange(drain_requested_, false);
     sync_requested_ = false;
@@ -334,12 +347,13 @@ bool TxgManager::PrepareRetry(Batch& batch, const absl::Status& why) {
   if (!full && !task_failed && ++batch.failures >= kMaxFailures) return false;
   // Space that only a repair can bring back is not waited for.
   if (full && !task_failed && parts_.allocator.damaged_regions() > 0) return false;
-  auto txn = parts_.meta.BeginRead();
+  // Not a reader: others may have taken all their slots.
+  auto txn = parts_.meta.BeginWrite();
   if (!txn.ok() || !parts_.allocator.Reload(**txn, parts_.allocator.capacity_sectors()).ok()) {
     return false;
   }
   if (!full || task_failed) return true;
-  parts_.stats.alarms[Alarm::kHostFull] = 1;
+  if (parts_.meta.FitsMap(kMaxMetaPages)) parts_.stats.alarms[Alarm::kHostFull] = 1;
   batch.drain_free_log = true;
   if (std::exchange(batch.only_frees_space, !batch.only_frees_space)) return AwaitSpace();
   return true;
@@ -372,7 +386,8 @@ absl::Status TxgManager::Attempt(Batch& batch, Stage* stage) {
   const auto begin = Clock::now();
   if (batch.only_frees_space) TakeSpaceFreeingTasks(batch);
   const absl::Status reserved = parts_.meta.Reserve(kMaxMetaPages);
-  parts_.stats.alarms[Alarm::kPoolReserveReached] = reserved.ok() ? 0 : 1;
+  parts_.stats.alarms[Alarm::kPoolReserveReached] =
+      reserved.ok() && parts_.meta.FitsMap(kMaxMetaPages) ? 0 : 1;
   if (!reserved.ok() && !batch.only_frees_space) return reserved;
   ASSIGN_OR_RETURN(const std::unique_ptr<WriteTxn> meta, parts_.meta.BeginWrite());
   const Txg txg = next_txg_++;
@@ -417,6 +432,10 @@ absl::Status TxgManager::Attempt(Batch& batch, Stage* stage) {
     }
     return absl::OkStatus();
   }
+  // A host that is full must say so here: in the middle of a commit it is too late (I7).
+  if (!parts_.meta.FitsAllocated(meta->dirty_pages() + kPagesOfCommit)) {
+    return absl::ResourceExhaustedError("the metadata's reserve does not hold this txg");
+  }
   const auto tasks_done = Clock::now();
   RETURN_IF_ERROR(Commit(context, stage));
   auto& seconds = parts_.stats.sync_seconds;
@@ -445,8 +464,15 @@ absl::Status TxgManager::WriteData(TxgContext& context, Batch& batch) {
 }
 
 absl::Status TxgManager::RunTasks(TxgContext& context, Batch& batch) {
+  const bool map_full = !parts_.meta.FitsMap(kMaxMetaPages);
   for (PendingTask& pending : batch.tasks) {
     if (pending.state != PendingTask::State::kWaiting) continue;
+    if (map_full && !pending.task.frees_space) {
+      // Unlike a host's, this space comes back only by what is destroyed: waiting does not help.
+      pending.state = PendingTask::State::kRefused;
+      pending.status = MetadataFull();
+      continue;
+    }
     if (batch.only_frees_space && !pending.task.frees_space) continue;
     if (context.meta.dirty_pages() > kMaxMetaPages) {
       pending.state = PendingTask::State::kNextTxg;
@@ -483,7 +509,9 @@ absl::Status TxgManager::Commit(TxgContext& context, Stage* stage) {
   context.pool.txg = context.txg;
   context.pool.next_id = parts_.ids.next();
   RETURN_IF_ERROR(StoreRecord(context.meta, PoolRecord::kKey, context.pool));
-  RETURN_IF_ERROR(context.meta.Commit());
+  const absl::Status committed = context.meta.Commit();
+  if (absl::IsResourceExhausted(committed)) *stage = Stage::kPrepare;  // nothing was written
+  RETURN_IF_ERROR(committed);
   RETURN_IF_ERROR(Failpoints::Hit("sync.after_commit"));
   auto& seconds = parts_.stats.sync_seconds;
   seconds[static_cast<size_t>(SyncPhase::kFsync)].Observe(Seconds(synced - begin));
@@ -496,6 +524,8 @@ void TxgManager::Publish(TxgContext& context, const Batch& batch) {
   const HeadTable::Released released = parts_.heads.Publish(
       context.txg, context.publication, batch.only_frees_space ? kNoHeads : batch.heads);
   parts_.epochs.Publish(context.txg);
+  // Before what was admitted into it is given back: or else it counts for neither.
+  host_free_bytes_.store(HostFreeBytes(parts_, host_free_bytes_.load()));
   dirty_bytes_.fetch_sub(released.bytes);
   admitted_sectors_.fetch_sub(released.admitted_sectors);
   std::vector<absl::AnyInvocable<void()>> listeners;
@@ -560,10 +590,9 @@ void TxgManager::Suspend(Batch& batch, const absl::Status& why) {
     const MutexLock lock(mutex_);
     suspended_ = Suspended(StdView(why.message()));
     suspended = suspended_;
-    for (Task& task : tasks_) {
+    for (std::deque<Task> taken = std::exchange(tasks_, {}); Task & task : taken) {
       batch.tasks.push_back({std::move(task), PendingTask::State::kWaiting, absl::OkStatus()});
     }
-    tasks_.clear();
     waiters = std::exchange(open_waiters_, {});
     synced_.NotifyAll();
   }
@@ -590,7 +619,7 @@ void TxgManager::UpdateGauges(const PoolRecord& record) {
 }
 
 void TxgManager::RefreshGauges() {
-  if (auto host = parts_.blocks.file().HostFreeBytes(); host.ok()) host_free_bytes_.store(*host);
+  host_free_bytes_.store(HostFreeBytes(parts_, host_free_bytes_.load()));
   engine::RefreshGauges(parts_,
                         {dirty_bytes_.load(), dirty_limit_bytes_.load(), available_sectors()});
 }

@@ -66,6 +66,9 @@ std::vector<MethodRule> MakeRules() {
       {"GetLivelist", kReads, READER, {{"dataset", READER}}},
       {"SyncPool", kReads, READER},
       {"Check", kReads, ADMIN, {}, kEverywhere},
+      {"StartScrub", kChanges, ADMIN, {}, kEverywhere},
+      {"CancelScrub", kChanges, ADMIN, {}, kEverywhere},
+      {"Backup", kChanges, ADMIN, {}, kEverywhere},
   };
 }
 

@@ -279,23 +279,23 @@ Reactor* PoolServiceImpl::CancelScrub(Rpc* rpc, const v1::CancelScrubRequest* re
 Reactor* PoolServiceImpl::Backup(Rpc* rpc, const v1::BackupRequest* request,
                                  v1::BackupResponse* reply) {
   // As Lifecycle, but by a worker: the engine looks at the directory, which may be slow.
-  return Begin(context_, rpc, context_.data, Effect::kChanges, request->GetDescriptor()->name(),
-               [request, reply](const Call& call) {
-                 auto args = Parse(*request);
-                 if (!args.ok()) return call.Finish(args.status());
-                 Tokens& tokens = call.context.tokens;
-                 auto key = MakeRequestKey(call.caller, *request, request->request_id(),
-                                           [&tokens](const engine::Outcome& outcome) {
-                                             v1::BackupResponse stored;
-                                             Fill(outcome, tokens, &stored);
-                                             return stored.SerializeAsString();
-                                           });
-                 call.context.pool.Backup(
-                     *std::move(args), std::move(key),
-                     call.context.Counted([call, reply](absl::StatusOr<engine::Outcome> outcome) {
-                       call.Finish(FillOutcome(outcome, call.context.tokens, reply));
-                     }));
-               });
+  return Begin(context_, rpc, context_.data, request, reply, [request, reply](const Call& call) {
+    auto args = Parse(*request);
+    if (!args.ok()) return call.Finish(args.status());
+    Tokens& tokens = call.context.tokens;
+    auto key = MakeRequestKey(call.caller.name, *request, request->request_id(),
+                              [&tokens](const engine::Outcome& outcome) {
+                                v1::BackupResponse stored;
+                                Fill(outcome, tokens, &stored);
+                                return stored.SerializeAsString();
+                              });
+    call.context.pool.Backup(
+        *std::move(args), std::move(key),
+        call.context.Counted([call, reply](absl::StatusOr<engine::Outcome> outcome) {
+          const bool replayed = outcome.ok() && !outcome->replayed.empty();
+          call.Finish(FillOutcome(outcome, call.context.tokens, reply), replayed);
+        }));
+  });
 }
 
 }  // namespace cowshed::service

@@ -107,7 +107,10 @@ grpc::Status ToGrpc(const absl::Status& status, Tokens& tokens) {
   if (absl::IsCancelled(status)) return grpc::Status(grpc::StatusCode::CANCELLED, "cancelled");
   auto code = static_cast<grpc::StatusCode>(status.code());
   auto details = engine::GetErrorDetails(status);
-  if (!details) {
+  if (!details && absl::IsResourceExhausted(status)) {
+    // Of the machine, for now: readers of the metadata, memory, descriptors.
+    details.emplace().reason = v1::ErrorReason_Name(v1::SERVER_BUSY);
+  } else if (!details) {
     code = grpc::StatusCode::INTERNAL;
     details.emplace().reason = v1::ErrorReason_Name(v1::INTERNAL);
   }

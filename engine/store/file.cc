@@ -249,7 +249,8 @@ absl::StatusOr<std::unique_ptr<File>> OpenFile(const std::string& path, bool cre
     return ErrnoStatus(errno, StrCat("open ", path));
   }
   auto file = std::make_unique<PosixFile>(path, descriptor, is_device);
-  if (create && !exists) {
+  if (create) {
+    // Also of a file that is there: perhaps whoever made it did not get this far.
     const size_t slash = path.rfind('/');
     RETURN_IF_ERROR(SyncDirectory(slash == std::string::npos ? "." : path.substr(0, slash + 1)));
   }

@@ -6,27 +6,22 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
-#include <cerrno>
 #include <cstring>
-#include <limits>
-#include <map>
 #include <utility>
 #include <vector>
 
 #include "engine/base/check.h"
 #include "engine/base/failpoints.h"
-#include "engine/base/mutex.h"
 #include "engine/base/status_macros.h"
 #include "engine/base/strings.h"
 #include "engine/store/file.h"
 #include "engine/store/format.h"
+#include "engine/store/meta_environment.h"
 #include "engine/store/meta_tables.h"
 
 namespace cowshed::engine {
 namespace {
 
-constexpr size_t kTableCount = static_cast<size_t>(Table::kCount);
 constexpr size_t kMaxKeyBytes = 500;
 
 // Values above this leave the leaf for an overflow page: half a page less its header, two bytes of
@@ -39,153 +34,6 @@ std::string_view ToView(const MDB_val& value) {
 
 MDB_val ToVal(std::string_view bytes) { return {bytes.size(), const_cast<char*>(bytes.data())}; }
 
-absl::Status LmdbStatus(int rc, std::string_view what) {
-  if (rc == MDB_SUCCESS) {
-    return absl::OkStatus();
-  }
-  const std::string text = StrCat("metadata store: ", what, ": ", mdb_strerror(rc));
-  switch (rc) {
-    case MDB_MAP_FULL:
-    case MDB_DBS_FULL:
-    case MDB_READERS_FULL:
-    case MDB_TXN_FULL:
-    case ENOSPC:
-    case EDQUOT:
-      return absl::ResourceExhaustedError(text);
-    case MDB_CORRUPTED:
-    case MDB_PAGE_NOTFOUND:
-    case MDB_CURSOR_FULL:
-    case MDB_PAGE_FULL:
-      return absl::DataLossError(text);
-    case MDB_INVALID:
-    case MDB_VERSION_MISMATCH:
-    case MDB_INCOMPATIBLE:
-    case MDB_PANIC:
-    case MDB_BAD_TXN:
-      return absl::FailedPreconditionError(text);
-    case MDB_NOTFOUND:
-      return absl::NotFoundError(text);
-    case EIO:
-      return absl::UnavailableError(text);
-    default:
-      return rc > 0 ? absl::ErrnoToStatus(rc, View(text)) : absl::InternalError(text);
-  }
-}
-
-// What transactions, cursors and the store share.
-struct Environment {
-  ~Environment() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    COWSHED_CHECK(active.empty(), "transactions end before their store");
-    for (MDB_txn* const txn : parked) {
-      mdb_txn_abort(txn);
-    }
-    if (env != nullptr) {
-      mdb_env_close(env);
-    }
-  }
-
-  MDB_dbi table(Table which) const { return tables[static_cast<size_t>(which)]; }
-  // End of the last page that is in use or on the free list of LMDB.
-  uint64_t UsedEndBytes() const {
-    MDB_envinfo info{};
-    mdb_env_info(env, &info);
-    return (info.me_last_pgno + 1) * page_bytes;
-  }
-  absl::Status AllocateUpTo(uint64_t end_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(growth_mutex);
-  void WriteAhead() ABSL_EXCLUSIVE_LOCKS_REQUIRED(growth_mutex);
-  absl::StatusOr<MDB_txn*> TakeReader();
-  void ParkReader(MDB_txn* txn);
-
-  MDB_env* env = nullptr;
-  std::array<MDB_dbi, kTableCount> tables{};
-  uint64_t page_bytes = 0;
-  bool read_only = false;
-  MetaStoreOptions options;
-  std::atomic<bool> failed{false};  // I7
-
-  Mutex growth_mutex{LockRank::kMetaGrowth};
-  // The host has given all bytes before this one. Written under growth_mutex.
-  std::atomic<uint64_t> allocated_bytes{0};
-  // All bytes before this one have been written since the store was opened, or are in use.
-  uint64_t written_bytes ABSL_GUARDED_BY(growth_mutex) = 0;
-
-  Mutex readers_mutex{LockRank::kMetaReaders};
-  std::vector<MDB_txn*> parked ABSL_GUARDED_BY(readers_mutex);
-  std::map<uint64_t, uint32_t> active ABSL_GUARDED_BY(readers_mutex);  // snapshot id -> readers
-};
-
-// fallocate succeeds at once where there are blocks already, so this also fills the holes that
-// pages leave which LMDB took and gave back unwritten. Takes what it can get from a full host.
-absl::Status Environment::AllocateUpTo(uint64_t end_bytes) {
-  constexpr uint64_t kSmallestStepBytes = 64 << 10;
-  int descriptor = -1;
-  RETURN_IF_ERROR(LmdbStatus(mdb_env_get_fd(env, &descriptor), "descriptor"));
-  uint64_t begin_bytes = allocated_bytes.load();
-  uint64_t step_bytes = end_bytes > begin_bytes ? end_bytes - begin_bytes : 0;
-  while (begin_bytes < end_bytes) {
-    step_bytes = std::min(step_bytes, end_bytes - begin_bytes);
-    absl::Status status = AllocateRange(descriptor, begin_bytes, step_bytes);
-    if (status.ok()) {
-      begin_bytes += step_bytes;
-      allocated_bytes.store(begin_bytes);
-      continue;
-    }
-    if (absl::IsUnimplemented(status)) {
-      return absl::FailedPreconditionError(
-          "metadata store: the host's file system cannot allocate ahead (fallocate)");
-    }
-    if (!absl::IsResourceExhausted(status) || step_bytes <= kSmallestStepBytes) return status;
-    step_bytes /= 2;
-  }
-  return absl::OkStatus();
-}
-
-// Keeps the pages that the next transactions take written once: a commit that is the first to write
-// one waits for the file system's journal, too.
-void Environment::WriteAhead() {
-  constexpr uint64_t kStepBytes = 1 << 20;  // some 100 commits of one clone each
-  const uint64_t used_end_bytes = UsedEndBytes();
-  written_bytes = std::max(written_bytes, used_end_bytes);
-  const uint64_t end_bytes = std::min(used_end_bytes + kStepBytes, allocated_bytes.load());
-  int descriptor = -1;
-  // Where it fails, only speed is lost: what is wrong with the disk, a commit will tell.
-  if (failed.load() || written_bytes + kStepBytes / 2 > end_bytes ||
-      mdb_env_get_fd(env, &descriptor) != MDB_SUCCESS ||
-      !WriteZeros(descriptor, written_bytes, end_bytes - written_bytes).ok()) {
-    return;
-  }
-  written_bytes = end_bytes;
-}
-
-absl::StatusOr<MDB_txn*> Environment::TakeReader() {
-  MDB_txn* txn = nullptr;
-  {
-    const MutexLock lock(readers_mutex);
-    if (!parked.empty()) {
-      txn = parked.back();
-      parked.pop_back();
-    }
-  }
-  const int rc =
-      txn != nullptr ? mdb_txn_renew(txn) : mdb_txn_begin(env, nullptr, MDB_RDONLY, &txn);
-  if (rc != MDB_SUCCESS) {
-    mdb_txn_abort(txn);  // Of a fresh one that failed, null: allowed.
-    return LmdbStatus(rc, "begin read");
-  }
-  const MutexLock lock(readers_mutex);
-  ++active[mdb_txn_id(txn)];
-  return txn;
-}
-
-void Environment::ParkReader(MDB_txn* txn) {
-  const uint64_t id = mdb_txn_id(txn);
-  mdb_txn_reset(txn);
-  const MutexLock lock(readers_mutex);
-  const auto it = active.find(id);
-  if (--it->second == 0) {
-    active.erase(it);
-  }
-  parked.push_back(txn);
 }
 
 }  // namespace
@@ -200,7 +48,9 @@ struct MetaTxn::Impl {
   std::array<Writes, kTableCount> writes{};  // of a WriteTxn
 };
 
-struct MetaStore::Impl : Environment {};
+struct MetaStore::Impl : Environment {
+  using Environment::Environment;
+};
 
 // ---- Transactions -------------------------------------------------------------------------------
 
@@ -306,15 +156,16 @@ uint64_t WriteTxn::dirty_pages() const {
 absl::Status WriteTxn::Commit() {
   COWSHED_CHECK(impl_->txn != nullptr, "a transaction commits once");
   absl::Status status = Failpoints::Hit("meta.before_commit");
+  int rc = MDB_SUCCESS;
   if (status.ok()) {
-    status = LmdbStatus(mdb_txn_commit(std::exchange(impl_->txn, nullptr)), "commit");
+    rc = mdb_txn_commit(std::exchange(impl_->txn, nullptr));
+    status = LmdbStatus(rc, "commit");
   }
-  if (status.ok()) {
-    status = Failpoints::Hit("meta.after_commit");
-  }
-  if (!status.ok()) {
-    impl_->environment->failed.store(true);
-  }
+  // LMDB meets these while it still looks for pages, before it writes the first.
+  if (rc == MDB_MAP_FULL || rc == MDB_TXN_FULL) return status;
+  if (absl::IsResourceExhausted(status)) status = absl::UnavailableError(status.message());
+  if (status.ok()) status = Failpoints::Hit("meta.after_commit");
+  if (!status.ok()) impl_->environment->failed.store(true);
   return status;
 }
 
@@ -400,46 +251,6 @@ const absl::Status& MetaCursor::status() const { return impl_->status; }
 
 // ---- Store --------------------------------------------------------------------------------------
 
-namespace {
-
-// Makes or finds every table; their handles then serve all transactions.
-absl::Status OpenTables(Environment& environment, bool create) {
-  MDB_txn* txn = nullptr;
-  RETURN_IF_ERROR(
-      LmdbStatus(mdb_txn_begin(environment.env, nullptr, create ? 0 : MDB_RDONLY, &txn), "begin"));
-  for (size_t i = 1; i < kTableCount; ++i) {
-    const int rc = mdb_dbi_open(txn, TableName(static_cast<Table>(i)), create ? MDB_CREATE : 0,
-                                &environment.tables[i]);
-    if (rc != MDB_SUCCESS) {
-      mdb_txn_abort(txn);
-      return rc == MDB_NOTFOUND || rc == MDB_INCOMPATIBLE
-                 ? absl::FailedPreconditionError(
-                       StrCat("metadata store has no table ", TableName(static_cast<Table>(i))))
-                 : LmdbStatus(rc, StrCat("table ", TableName(static_cast<Table>(i))));
-    }
-  }
-  return LmdbStatus(mdb_txn_commit(txn), "commit of tables");
-}
-
-absl::Status OpenEnvironment(Environment& environment, const std::string& directory) {
-  MDB_env*& env = environment.env;
-  const MetaStoreOptions& options = environment.options;
-  RETURN_IF_ERROR(LmdbStatus(mdb_env_create(&env), "create"));
-  RETURN_IF_ERROR(LmdbStatus(mdb_env_set_maxdbs(env, kTableCount), "set tables"));
-  RETURN_IF_ERROR(LmdbStatus(mdb_env_set_mapsize(env, options.map_bytes), "set map size"));
-  RETURN_IF_ERROR(LmdbStatus(mdb_env_set_maxreaders(env, options.max_readers), "set readers"));
-  const unsigned flags = MDB_NOTLS | (environment.read_only ? MDB_RDONLY : 0);
-  RETURN_IF_ERROR(
-      LmdbStatus(mdb_env_open(env, directory.c_str(), flags, 0600), StrCat("open ", directory)));
-  MDB_stat stat{};
-  RETURN_IF_ERROR(LmdbStatus(mdb_env_stat(env, &stat), "stat"));
-  environment.page_bytes = stat.ms_psize;
-  int dead_readers = 0;
-  return LmdbStatus(mdb_reader_check(env, &dead_readers), "reader check");
-}
-
-}  // namespace
-
 absl::StatusOr<std::unique_ptr<MetaStore>> MetaStore::Open(const std::string& directory,
                                                            bool create, bool read_only,
                                                            const MetaStoreOptions& options) {
@@ -450,18 +261,13 @@ absl::StatusOr<std::unique_ptr<MetaStore>> MetaStore::Open(const std::string& di
   if (!exists && !create) {
     return absl::FailedPreconditionError(StrCat(directory, " holds no metadata store"));
   }
-  if (create && mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST) {
-    return absl::ErrnoToStatus(errno, View(StrCat("mkdir ", directory)));
-  }
+  if (!exists) RETURN_IF_ERROR(Environment::Make(directory, options));
   std::unique_ptr<MetaStore> store(new MetaStore);
-  store->impl_ = std::make_unique<Impl>();
-  Environment& environment = *store->impl_;
-  environment.options = options;
-  environment.read_only = read_only;
-  RETURN_IF_ERROR(OpenEnvironment(environment, directory));
-  RETURN_IF_ERROR(OpenTables(environment, create));
-  if (create && !exists) {
-    // The new names are durable once their directories are.
+  store->impl_ = std::make_unique<Impl>(options, read_only);
+  RETURN_IF_ERROR(store->impl_->Open(directory, create));
+  if (create) {
+    // The new names are durable once their directories are; perhaps an earlier open did not get
+    // that far.
     RETURN_IF_ERROR(SyncDirectory(directory));
     RETURN_IF_ERROR(SyncDirectory(directory + "/.."));
   }
@@ -509,26 +315,40 @@ absl::StatusOr<std::unique_ptr<WriteTxn>> MetaStore::BeginWrite() {
 absl::Status MetaStore::Reserve(uint64_t pages) {
   constexpr uint64_t kStepBytes = 4 << 20;  // so that not every txg asks the host
   const MutexLock lock(impl_->growth_mutex);
+  const uint64_t map_bytes = impl_->options.map_bytes;
   const uint64_t needed_bytes = impl_->UsedEndBytes() + pages * impl_->page_bytes;
-  if (needed_bytes > impl_->options.map_bytes) {
-    return absl::ResourceExhaustedError(StrCat("metadata store: ", needed_bytes,
-                                               " bytes do not fit in its map of ",
-                                               impl_->options.map_bytes));
+  if (needed_bytes > map_bytes && !impl_->Fits(map_bytes, pages * impl_->page_bytes)) {
+    return absl::ResourceExhaustedError(
+        StrCat("metadata store: ", pages, " pages do not fit in its map of ", map_bytes, " bytes"));
   }
-  const uint64_t wanted_bytes =
-      std::min(needed_bytes + impl_->options.reserve_bytes, impl_->options.map_bytes);
+  const uint64_t wanted_bytes = std::min(needed_bytes + impl_->options.reserve_bytes, map_bytes);
+  int descriptor = -1;
+  RETURN_IF_ERROR(LmdbStatus(mdb_env_get_fd(impl_->env, &descriptor), "descriptor"));
   absl::Status status;
-  if (wanted_bytes > impl_->allocated_bytes.load()) {
-    const uint64_t rounded_bytes = std::min(
-        (wanted_bytes + kStepBytes - 1) / kStepBytes * kStepBytes, impl_->options.map_bytes);
-    status = impl_->AllocateUpTo(rounded_bytes);
+  if (wanted_bytes > impl_->ahead.allocated_bytes()) {
+    status = impl_->ahead.Allocate(
+        descriptor, std::min((wanted_bytes + kStepBytes - 1) / kStepBytes * kStepBytes, map_bytes));
   }
-  impl_->WriteAhead();
-  return impl_->allocated_bytes.load() >= wanted_bytes ? absl::OkStatus() : status;
+  if (!impl_->failed.load()) impl_->ahead.WriteZeros(descriptor, impl_->UsedEndBytes());
+  return impl_->ahead.allocated_bytes() >= wanted_bytes ? absl::OkStatus() : status;
+}
+
+bool MetaStore::FitsAllocated(uint64_t pages) const {
+  return impl_->Fits(impl_->ahead.allocated_bytes(), pages * impl_->page_bytes);
+}
+
+bool MetaStore::FitsMap(uint64_t pages) const {
+  return impl_->Fits(impl_->options.map_bytes,
+                     pages * impl_->page_bytes + impl_->options.reserve_bytes);
+}
+
+absl::Status MetaStore::ClearDeadReaders() {
+  int dead_readers = 0;
+  return LmdbStatus(mdb_reader_check(impl_->env, &dead_readers), "reader check");
 }
 
 uint64_t MetaStore::headroom_bytes() const {
-  const uint64_t allocated_bytes = impl_->allocated_bytes.load();
+  const uint64_t allocated_bytes = impl_->ahead.allocated_bytes();
   const uint64_t used_end_bytes = impl_->UsedEndBytes();
   return allocated_bytes > used_end_bytes ? allocated_bytes - used_end_bytes : 0;
 }

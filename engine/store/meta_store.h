@@ -111,7 +111,8 @@ class WriteTxn final : public MetaTxn {
   uint64_t dirty_pages() const;
   // Changes so far, one that failed included: equal to before if and only if nothing was changed.
   uint64_t changes() const;
-  // Makes everything durable. After an error the store takes no further writes (I7).
+  // Makes everything durable. RESOURCE_EXHAUSTED: nothing was written, the map is full. After any
+  // other error the store takes no further writes (I7); reads go on.
   absl::Status Commit();
 
  private:
@@ -160,9 +161,16 @@ class MetaStore {
   absl::StatusOr<std::unique_ptr<WriteTxn>> BeginWrite();
 
   // Makes sure `pages` more pages and the reserve are allocated on the host. RESOURCE_EXHAUSTED if
-  // the host is full; the pages that are allocated already stay usable down to zero. REQUIRES: no
-  // WriteTxn is open, for zeros are written where it would put pages.
+  // the host, or the map, is full; what is allocated already stays usable down to zero. REQUIRES:
+  // no WriteTxn is open, for zeros are written where it would put pages.
   absl::Status Reserve(uint64_t pages);
+  // A commit of `pages` fits in what the host has given: past the last used page, or in free pages
+  // that no reader sees any more.
+  bool FitsAllocated(uint64_t pages) const;
+  // ... in the map, and leaves the reserve. Else only what frees pages should go on.
+  bool FitsMap(uint64_t pages) const;
+  // Frees the slots of readers whose process is gone: they would keep pages from being reused.
+  absl::Status ClearDeadReaders();
   // Bytes allocated past the last used page: what a commit can grow into without the host.
   uint64_t headroom_bytes() const;
   MetaStoreStats stats() const;

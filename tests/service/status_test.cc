@@ -31,6 +31,14 @@ TEST_F(StatusTest, ErrorWithoutAReasonIsADefect) {
   EXPECT_EQ(ToGrpc(absl::CancelledError(), tokens_).error_code(), grpc::StatusCode::CANCELLED);
 }
 
+// A call that met no free reader of the metadata was told of a defect of the server.
+TEST_F(StatusTest, WhatTheMachineLacksForNowIsNoDefect) {
+  const auto failure = FailureOf(ToGrpc(absl::ResourceExhaustedError("MDB_READERS_FULL"), tokens_));
+  EXPECT_EQ(failure.code, absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(failure.reason, "SERVER_BUSY");
+  EXPECT_TRUE(failure.retry);
+}
+
 TEST_F(StatusTest, WaitingHelpsOnlyWhereItIsSaid) {
   const auto retries = [&](v1::ErrorReason reason) {
     return FailureOf(ToGrpc(Error(absl::StatusCode::kUnavailable, reason, "x"), tokens_)).retry;

@@ -235,6 +235,32 @@ TEST_F(MetaStoreTest, FullMapRefusesAndLosesNothing) {
   EXPECT_EQ(Read(Table::kPool, "key"), "new value");
 }
 
+// A commit that found the map full counted as failed, after which nothing could be written.
+TEST_F(MetaStoreTest, CommitThatFindsTheMapFullLeavesTheStoreUsable) {
+  Open({.map_bytes = 1 << 20, .reserve_bytes = 0, .max_readers = 4});
+  PutAndCommit(Table::kPool, "key", "value");
+  // The pages that a transaction can put; with a few less, there is none for the free list.
+  uint32_t most = 0;
+  {
+    const auto txn = ValueOf(store_->BeginWrite());
+    while (txn->Put(Table::kLogs, Key(most), std::string(4000, 'x')).ok()) ++most;
+  }
+  absl::Status status;
+  for (uint32_t less = 1; less < 10 && status.ok(); ++less) {
+    const auto txn = ValueOf(store_->BeginWrite());
+    for (uint32_t i = 0; i + less < most; ++i) {
+      ASSERT_OK(txn->Put(Table::kLogs, Key(i), std::string(4000, 'x')));
+    }
+    EXPECT_FALSE(store_->FitsMap(txn->dirty_pages()));
+    status = txn->Commit();
+    if (status.ok()) break;
+  }
+  EXPECT_CODE(status, kResourceExhausted);
+  EXPECT_EQ(Read(Table::kPool, "key"), "value");
+  PutAndCommit(Table::kPool, "key", "new value");
+  EXPECT_EQ(Read(Table::kPool, "key"), "new value");
+}
+
 TEST_F(MetaStoreTest, FailedCommitStopsAllWrites) {
   Open();
   ASSERT_OK(Failpoints::Arm("meta.before_commit=error"));
