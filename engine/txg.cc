@@ -12,6 +12,7 @@
 #include "engine/errors.h"
 #include "engine/gauges.h"
 #include "engine/head_sync.h"
+#include "engine/refusals.h"
 
 namespace cowshed::engine {
 namespace {
@@ -41,34 +42,6 @@ uint64_t HostFreeBytes(const PoolParts& parts, uint64_t before) {
 }
 
 double Seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
-
-absl::Status Suspended(std::string_view why) {
-  return MakeError(absl::StatusCode::kUnavailable, "POOL_SUSPENDED",
-                   "the pool takes no changes until the server is restarted: " + std::string(why));
-}
-
-absl::Status ReadOnly() {
-  return MakeError(absl::StatusCode::kUnavailable, "POOL_SUSPENDED",
-                   "the pool is open for reading only");
-}
-
-absl::Status MetadataFull() {
-  return MakeError(absl::StatusCode::kResourceExhausted, "POOL_FULL",
-                   "the pool's metadata has no room left for this: destroy something",
-                   {{"resource", "metadata"}});
-}
-
-absl::Status Stopping() {
-  return MakeError(absl::StatusCode::kUnavailable, "SERVER_STOPPING", "the pool is being closed");
-}
-
-// A pool that is full may be so for the bitmaps that cannot be read.
-absl::Status WithDamage(const absl::Status& why, uint64_t damaged_regions) {
-  if (damaged_regions == 0 || !absl::IsResourceExhausted(why)) return why;
-  return absl::DataLossError(StrCat("the bitmaps of ", damaged_regions,
-                                    " regions are damaged, and no other space is left: stop the "
-                                    "server and run `cowshed check --repair`"));
-}
 
 }  // namespace
 

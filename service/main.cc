@@ -172,6 +172,18 @@ void AddEnvironment(CLI::App& app) {
   }
 }
 
+void AddCheck(CLI::App& command, CheckOptions& check) {
+  AddPool(command, check.pool);
+  CLI::Option* const repair =
+      command.add_flag("--repair", check.repair, "Repair what is damaged; says what it does");
+  command.add_flag("--plan", check.plan, "Say what a repair would do, and change nothing")
+      ->needs(repair);
+  command
+      .add_flag("--from-copy", check.from_copy,
+                "Go back to the newest copy of the metadata in the pool")
+      ->needs(repair);
+}
+
 absl::Status ArmFailpoints() {
   const char* const points = std::getenv("COWSHED_FAILPOINTS");
   return points == nullptr ? absl::OkStatus() : engine::Failpoints::Arm(points);
@@ -198,25 +210,18 @@ int Main(int argc, char** argv) {
   CheckOptions check;
   CLI::App* const check_app =
       app.add_subcommand("check", "Check a pool that is not served; exit 1 if it is damaged");
-  AddPool(*check_app, check.pool);
-  CLI::Option* const repair =
-      check_app->add_flag("--repair", check.repair, "Repair what is damaged; says what it does");
-  check_app->add_flag("--plan", check.plan, "Say what a repair would do, and change nothing")
-      ->needs(repair);
-  check_app
-      ->add_flag("--from-copy", check.from_copy,
-                 "Go back to the newest copy of the metadata in the pool")
-      ->needs(repair);
+  AddCheck(*check_app, check);
   engine::PoolOptions inspected;
   bool json = false;
   CLI::App* const inspect_app =
       app.add_subcommand("inspect", "Count what a pool that is not served holds");
   AddPool(*inspect_app, inspected);
   inspect_app->add_flag("--json", json, "One JSON document instead of lines");
+  engine::PoolOptions copied;
   std::string directory, served;
   CLI::App* const backup_app =
       app.add_subcommand("backup", "Copy a pool to a directory, as a pool of its own");
-  AddPool(*backup_app, offline);
+  AddPool(*backup_app, copied);
   backup_app->add_option("--address", served,
                          "The server of the pool, where it is served: HOST:PORT or unix:PATH");
   backup_app->add_option("directory", directory, "Empty or absent; on the server's host")
@@ -247,7 +252,7 @@ int Main(int argc, char** argv) {
   if (check_app->parsed()) return Check(check);
   if (inspect_app->parsed()) return Inspect(inspected, json);
   if (backup_app->parsed()) {
-    return served.empty() ? Backup(offline, directory) : BackupServed(served, directory);
+    return served.empty() ? Backup(copied, directory) : BackupServed(served, directory);
   }
   if (health_app->parsed()) return Health(address, timeout_seconds);
   std::printf("cowshed %s\n", COWSHED_VERSION);

@@ -282,19 +282,8 @@ Reactor* PoolServiceImpl::Backup(Rpc* rpc, const v1::BackupRequest* request,
   return Begin(context_, rpc, context_.data, request, reply, [request, reply](const Call& call) {
     auto args = Parse(*request);
     if (!args.ok()) return call.Finish(args.status());
-    Tokens& tokens = call.context.tokens;
-    auto key = MakeRequestKey(call.caller.name, *request, request->request_id(),
-                              [&tokens](const engine::Outcome& outcome) {
-                                v1::BackupResponse stored;
-                                Fill(outcome, tokens, &stored);
-                                return stored.SerializeAsString();
-                              });
-    call.context.pool.Backup(
-        *std::move(args), std::move(key),
-        call.context.Counted([call, reply](absl::StatusOr<engine::Outcome> outcome) {
-          const bool replayed = outcome.ok() && !outcome->replayed.empty();
-          call.Finish(FillOutcome(outcome, call.context.tokens, reply), replayed);
-        }));
+    call.context.pool.Backup(*std::move(args), KeyOf<v1::BackupResponse>(call),
+                             AnswerOf(call, reply));
   });
 }
 

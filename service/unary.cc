@@ -76,15 +76,21 @@ grpc::ServerUnaryReactor* Begin(ServiceContext& context, grpc::CallbackServerCon
                    [&](const Call& admitted) { Enqueue(admitted, executor, std::move(work)); });
 }
 
-engine::Idempotency MakeRequestKey(const std::string& caller,
-                                   const google::protobuf::Message& request,
-                                   const std::string& request_id,
+engine::Idempotency MakeRequestKey(const Call& call,
                                    std::function<std::string(const engine::Outcome&)> encode) {
+  const auto* const descriptor = call.request.GetDescriptor();
+  const auto* const reflection = call.request.GetReflection();
+  const auto* const validate_only = descriptor->FindFieldByName("validate_only");
+  if (validate_only != nullptr && reflection->GetBool(call.request, validate_only)) {
+    return std::nullopt;
+  }
+  const auto* const id_field = descriptor->FindFieldByName("request_id");
+  const std::string request_id = reflection->GetString(call.request, id_field);
   if (request_id.empty()) return std::nullopt;
-  const std::unique_ptr<google::protobuf::Message> contents(request.New());
-  contents->CopyFrom(request);
-  const auto* descriptor = contents->GetDescriptor();
-  contents->GetReflection()->ClearField(contents.get(), descriptor->FindFieldByName("request_id"));
+  const std::unique_ptr<google::protobuf::Message> contents(call.request.New());
+  contents->CopyFrom(call.request);
+  reflection->ClearField(contents.get(), id_field);
+  const std::string& caller = call.caller.name;
   engine::RequestKey key;
   // Lengths first: no caller can be named so that his keys collide with another's.
   key.key = engine::StrCat(caller.size(), ":", caller, " ", descriptor->name(), " ", request_id);

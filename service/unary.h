@@ -50,17 +50,16 @@ struct Call {
   std::shared_ptr<const void> memory;  // what a large request takes of RequestMemory
 
   const Rights& rights() const { return *caller.rights; }
-  // Answers, without names that the caller may not read, and leaves a line in the audit log. The
-  // last thing done with a call. `replayed`: with the reply of an earlier one.
+  // Answers, without names that the caller may not read, and leaves a line in the audit log. Done
+  // last. `replayed`: with the reply of an earlier one.
   void Finish(const absl::Status& status, bool replayed = false) const;
 };
 
 // RESOURCE_EXHAUSTED SERVER_BUSY.
 absl::Status Busy();
 
-// Starts a call: admits the caller and the size of the request (MESSAGE_TOO_LARGE past 8 MiB,
-// SERVER_BUSY past what all requests together may take) and runs `work` on this thread, or answers
-// why not.
+// Starts a call: admits the caller and the size of the request (MESSAGE_TOO_LARGE, SERVER_BUSY) and
+// runs `work` on this thread, or answers why not.
 grpc::ServerUnaryReactor* BeginHere(ServiceContext& context, grpc::CallbackServerContext* rpc,
                                     const google::protobuf::Message* request,
                                     google::protobuf::Message* reply,
@@ -73,10 +72,9 @@ grpc::ServerUnaryReactor* Begin(ServiceContext& context, grpc::CallbackServerCon
                                 google::protobuf::Message* reply,
                                 absl::AnyInvocable<void(const Call&)> work);
 
-// The key under which a reply to `request` is kept; nothing for an empty request_id.
-engine::Idempotency MakeRequestKey(const std::string& caller,
-                                   const google::protobuf::Message& request,
-                                   const std::string& request_id,
+// The key under which the reply of a call is kept; nothing without a request_id, nor where the call
+// only asks what would happen (validate_only): nothing is done that a repeat could do twice.
+engine::Idempotency MakeRequestKey(const Call& call,
                                    std::function<std::string(const engine::Outcome&)> encode);
 
 template <typename Request, typename Reply, typename Run>
@@ -123,16 +121,6 @@ grpc::ServerUnaryReactor* ListPage(
       });
 }
 
-// Whether a request only asks what would happen: nothing is done that a repeat could do twice.
-template <typename Request>
-bool ChangesNothing(const Request& request) {
-  if constexpr (requires { request.validate_only(); }) {
-    return request.validate_only();
-  } else {
-    return false;
-  }
-}
-
 // Whether what a request does not name matters to the rights of its caller.
 inline bool LooksUp(const Call& call) { return call.rights().everywhere() < call.rule.role; }
 
@@ -140,17 +128,29 @@ struct NothingToLookUp {
   absl::Status operator()(const Call&, const void*) const { return absl::OkStatus(); }
 };
 
-// Answers a lifecycle call with its outcome, or with the reply stored for an earlier one.
+// As above, of a call whose reply is made of its outcome alone.
 template <typename Reply>
-absl::Status FillOutcome(const absl::StatusOr<engine::Outcome>& outcome, Tokens& tokens,
-                         Reply* reply) {
-  if (!outcome.ok()) return outcome.status();
-  if (outcome->replayed.empty()) {
-    Fill(*outcome, tokens, reply);
-  } else if (!reply->ParseFromString(outcome->replayed)) {
-    return absl::InternalError("the reply stored for this request_id can not be read");
-  }
-  return absl::OkStatus();
+engine::Idempotency KeyOf(const Call& call) {
+  return MakeRequestKey(call, [&tokens = call.context.tokens](const engine::Outcome& outcome) {
+    Reply stored;
+    Fill(outcome, tokens, &stored);
+    return stored.SerializeAsString();
+  });
+}
+
+// For the pool: answers a lifecycle call, perhaps with the reply stored for an earlier one.
+template <typename Reply>
+auto AnswerOf(const Call& call, Reply* reply) {
+  return call.context.Counted([call, reply](const absl::StatusOr<engine::Outcome>& outcome) {
+    if (!outcome.ok()) return call.Finish(outcome.status());
+    const bool replayed = !outcome->replayed.empty();
+    if (!replayed) {
+      Fill(*outcome, call.context.tokens, reply);
+    } else if (!reply->ParseFromString(outcome->replayed)) {
+      return call.Finish(absl::InternalError("the reply kept for this request_id is unreadable"));
+    }
+    call.Finish(absl::OkStatus(), replayed);
+  });
 }
 
 // `verb`: a member function of Pool that takes what Parse makes of the request (or the elements of
@@ -170,20 +170,8 @@ grpc::ServerUnaryReactor* Lifecycle(ServiceContext& context, grpc::CallbackServe
     if (LooksUp(call)) {
       if (const absl::Status seen = look(call, &*args); !seen.ok()) return call.Finish(seen);
     }
-    Tokens& tokens = call.context.tokens;
-    const std::string request_id = ChangesNothing(*request) ? "" : request->request_id();
-    auto key = MakeRequestKey(call.caller.name, *request, request_id,
-                              [&tokens](const engine::Outcome& outcome) {
-                                Reply stored;
-                                Fill(outcome, tokens, &stored);
-                                return stored.SerializeAsString();
-                              });
-    auto done = call.context.Counted([call, reply](absl::StatusOr<engine::Outcome> outcome) {
-      const bool replayed = outcome.ok() && !outcome->replayed.empty();
-      call.Finish(FillOutcome(outcome, call.context.tokens, reply), replayed);
-    });
     const auto start = [&](auto&&... arg) {
-      (call.context.pool.*verb)(std::move(arg)..., std::move(key), std::move(done));
+      (call.context.pool.*verb)(std::move(arg)..., KeyOf<Reply>(call), AnswerOf(call, reply));
     };
     if constexpr (requires { std::tuple_size<std::decay_t<decltype(*args)>>::value; }) {
       std::apply(start, *std::move(args));

@@ -34,8 +34,6 @@ std::string_view ToView(const MDB_val& value) {
 
 MDB_val ToVal(std::string_view bytes) { return {bytes.size(), const_cast<char*>(bytes.data())}; }
 
-}
-
 }  // namespace
 
 struct MetaTxn::Impl {

@@ -17,8 +17,8 @@
 #include "absl/status/statusor.h"
 #include "engine/pool.h"
 #include "engine/store/meta_store.h"
-#include "tests/crash/pool_script.h"
 #include "tests/support/await.h"
+#include "tests/support/pool_script.h"
 #include "tests/support/temp_pool.h"
 
 namespace cowshed::engine {

@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "engine/base/failpoints.h"
-#include "tests/crash/faulted_script.h"
-#include "tests/crash/pool_script.h"
 #include "tests/support/fault_file.h"
+#include "tests/support/faulted_script.h"
+#include "tests/support/pool_script.h"
 #include "tests/support/temp_pool.h"
 #include "tests/support/testing.h"
 

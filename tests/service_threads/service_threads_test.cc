@@ -4,6 +4,7 @@
 // for the gRPC of Debian is not instrumented. Each part is driven by more threads at once than it
 // meets in a server, and stopped while they are at work.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <functional>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
+#include "cowshed/v1/dataset.pb.h"
 #include "engine/base/strings.h"
 #include "service/context.h"
 #include "service/operation_waits.h"
@@ -115,22 +117,27 @@ TEST(ServiceThreadsTest, TokensOfManyCallersAreTheirOwn) {
 }
 
 TEST(ServiceThreadsTest, CallersAreAdmittedWhileConnectionsCome) {
-  Access access({});
+  Access access(/*certificates=*/false, Policy::Of({}));
+  const MethodRule& rule = RuleOf(v1::GetDatasetRequest::descriptor());
   Together(
       [&](int) {
         for (int i = 0; i < 200; ++i) {
           const grpc::CallbackServerContext rpc;
-          EXPECT_OK(access.Admit(rpc, "GetDataset", Effect::kReads).status());
+          EXPECT_OK(access.Admit(rpc, rule, nullptr).status);
         }
       },
       [&] {
-        for (int fd = 0; fd < 200; ++fd) access.SetUser(fd, 1000);
+        for (uint32_t i = 0; i < 200; ++i) {
+          access.Claim(FileDescriptor(::dup(STDIN_FILENO)), {.kind = Peer::Kind::kUnix, .uid = i});
+        }
       });
 }
 
 // A context on a pool of its own.
 struct Service {
-  Service() : context(*pool, Limits{.control_workers = 3, .data_workers = 2}, {}, stats) {}
+  Service()
+      : context(*pool, Limits{.control_workers = 3, .data_workers = 2}, /*certificates=*/false,
+                Policy::Of({}), /*secret=*/"", /*audit_log=*/nullptr, stats) {}
 
   engine::TempPool pool;
   metrics::ServiceStats stats;
@@ -161,6 +168,13 @@ TEST(ServiceThreadsTest, EveryCallbackIsCalledOnceThoughTheWorkersStop) {
   }
 }
 
+// A caller who may do everything.
+Caller Everywhere() {
+  const auto rights = std::make_shared<Rights>();
+  rights->Add(ADMIN, "");
+  return {.name = "test", .peer = "unix", .rights = rights};
+}
+
 // One WaitOperations call as gRPC would make it, up to the answer.
 struct WaitCall {
   v1::WaitOperationsRequest request;
@@ -178,8 +192,8 @@ TEST(ServiceThreadsTest, WaitsBeginEndAndAreCancelledWhileOperationsFinish) {
       call->request.add_names(operation);
       call->request.set_mode(v1::WAIT_MODE_ALL);
       call->request.mutable_timeout()->set_seconds(30);
-      call->wait =
-          std::make_shared<OperationWait>(waits, service.context, call->request, &call->reply);
+      call->wait = std::make_shared<OperationWait>(waits, service.context, Everywhere(),
+                                                   call->request, &call->reply);
       call->wait->Start(absl::OkStatus());
       if (i % 3 == 0) call->wait->OnCancel();
       calls[static_cast<size_t>(thread * 6 + i)] = std::move(call);

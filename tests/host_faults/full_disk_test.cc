@@ -18,8 +18,8 @@
 #include <vector>
 
 #include "engine/errors.h"
-#include "tests/support/fault_interposer.h"
-#include "tests/support/small_disk.h"
+#include "tests/host_faults/fault_interposer.h"
+#include "tests/host_faults/small_disk.h"
 #include "tests/support/temp_pool.h"
 #include "tests/support/testing.h"
 

@@ -21,7 +21,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/pool.h"
-#include "tests/crash/disk_recorder.h"
+#include "tests/power_cut/disk_recorder.h"
 #include "tests/support/temp_pool.h"
 
 namespace cowshed::engine {

@@ -23,9 +23,9 @@
 #include <vector>
 
 #include "engine/errors.h"
-#include "tests/crash/faulted_script.h"
-#include "tests/crash/pool_script.h"
-#include "tests/support/fault_interposer.h"
+#include "tests/host_faults/fault_interposer.h"
+#include "tests/support/faulted_script.h"
+#include "tests/support/pool_script.h"
 #include "tests/support/temp_pool.h"
 #include "tests/support/testing.h"
 

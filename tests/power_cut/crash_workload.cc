@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/crash/crash_workload.h"
+#include "tests/power_cut/crash_workload.h"
 
 #include <stdlib.h>
 
@@ -12,7 +12,7 @@
 #include "engine/base/hash.h"
 #include "engine/base/status_macros.h"
 #include "engine/base/strings.h"
-#include "tests/crash/pool_script.h"
+#include "tests/support/pool_script.h"
 
 namespace cowshed::engine {
 namespace {

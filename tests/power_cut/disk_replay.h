@@ -19,7 +19,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/crash/disk_recorder.h"
+#include "tests/power_cut/disk_recorder.h"
 
 namespace cowshed::engine {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/crash/crash_campaign.h"
+#include "tests/power_cut/crash_campaign.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -26,7 +26,7 @@
 #include "engine/base/check.h"
 #include "engine/base/hash.h"
 #include "engine/base/strings.h"
-#include "tests/crash/disk_replay.h"
+#include "tests/power_cut/disk_replay.h"
 
 namespace cowshed::engine {
 namespace {

@@ -11,8 +11,8 @@
 
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "metrics/collector.h"
+#include "tests/host_faults/fault_interposer.h"
 #include "tests/service/server_fixture.h"
-#include "tests/support/fault_interposer.h"
 
 namespace cowshed::service {
 namespace {

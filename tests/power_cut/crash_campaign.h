@@ -18,7 +18,7 @@
 #include <string>
 #include <utility>
 
-#include "tests/crash/crash_workload.h"
+#include "tests/power_cut/crash_workload.h"
 
 namespace cowshed::engine {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/crash/disk_replay.h"
+#include "tests/power_cut/disk_replay.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <thread>
 
-#include "tests/crash/crash_campaign.h"
+#include "tests/power_cut/crash_campaign.h"
 
 namespace cowshed::engine {
 namespace {

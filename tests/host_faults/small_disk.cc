@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/support/small_disk.h"
+#include "tests/host_faults/small_disk.h"
 
 #include <fcntl.h>
 #include <sched.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The model of a disk that the power cuts are built with, and that nothing escapes the recorder.
-#include "tests/crash/disk_replay.h"
+#include "tests/power_cut/disk_replay.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@
 #include <sstream>
 #include <string>
 
-#include "tests/crash/crash_workload.h"
+#include "tests/power_cut/crash_workload.h"
 #include "tests/support/testing.h"
 
 namespace cowshed::engine {

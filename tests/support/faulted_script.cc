@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/crash/faulted_script.h"
+#include "tests/support/faulted_script.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <iostream>
 #include <utility>
 
-#include "tests/crash/pool_script.h"
+#include "tests/support/pool_script.h"
 #include "tests/support/testing.h"
 
 namespace cowshed::engine {

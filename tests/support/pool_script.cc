@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/crash/pool_script.h"
+#include "tests/support/pool_script.h"
 
 #include <algorithm>
 #include <span>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/support/fault_interposer.h"
+#include "tests/host_faults/fault_interposer.h"
 
 #include <dlfcn.h>
 #include <fcntl.h>

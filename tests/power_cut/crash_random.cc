@@ -10,7 +10,7 @@
 #include "engine/base/failpoints.h"
 #include "engine/base/status_macros.h"
 #include "engine/base/strings.h"
-#include "tests/crash/crash_workload.h"
+#include "tests/power_cut/crash_workload.h"
 
 namespace cowshed::engine {
 namespace {

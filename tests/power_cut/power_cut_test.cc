@@ -7,8 +7,8 @@
 #include <string>
 
 #include "engine/base/failpoints.h"
-#include "tests/crash/crash_campaign.h"
-#include "tests/crash/crash_workload.h"
+#include "tests/power_cut/crash_campaign.h"
+#include "tests/power_cut/crash_workload.h"
 #include "tests/support/testing.h"
 
 namespace cowshed::engine {

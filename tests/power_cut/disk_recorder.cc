@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/crash/disk_recorder.h"
+#include "tests/power_cut/disk_recorder.h"
 
 #include <dlfcn.h>
 #include <fcntl.h>
