@@ -52,6 +52,7 @@ bool HoldsNames(const FieldDescriptor* field) {
       "cowshed.v1.Blocker.name",
       "cowshed.v1.CheckFinding.message",
       "cowshed.v1.CheckFinding.name",
+      "cowshed.v1.DamagedPlace.name",
       "cowshed.v1.Dataset.name",
       "cowshed.v1.Dataset.origin",
       "cowshed.v1.Dataset.parent",

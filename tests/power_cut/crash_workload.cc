@@ -100,6 +100,9 @@ void SetCrashOptions(PoolOptions* options) {
   options->blocks_reserve_bytes = 1 << 20;
   options->condense_min_entries = 8;
   options->rebuild_bite_pointers = 20;
+  // A copy is moved as a whole directory, which the model of a disk does not know. No pool opens
+  // from one by itself.
+  options->meta_copy_interval = std::chrono::milliseconds(0);
   options->txg_interval = std::chrono::hours(1);        // or a step could be cut in two by a clock
   options->reclaim_txg_budget = std::chrono::hours(1);  // or bites would follow what was measured
 }

@@ -61,6 +61,9 @@ const std::map<std::string, Role>& Needs() {
       {"GetLivelist", READER},
       {"SyncPool", READER},
       {"Check", ADMIN},
+      {"StartScrub", ADMIN},
+      {"CancelScrub", ADMIN},
+      {"Backup", ADMIN},
   };
   return *kNeeds;
 }
