@@ -99,7 +99,10 @@ absl::StatusOr<Figures> Recount(Pool& pool) {
     const std::string kind_name = ShortName(v1::OperationKind_Name(kind), "OPERATION_KIND_");
     const std::string state_name = ShortName(v1::OperationState_Name(state), "OPERATION_STATE_");
     ++operations[kind_name + "_" + state_name];
-    freed[kind_name] += operation.done_bytes;
+    // What a scrub read and a backup copied is not freed.
+    const bool frees = operation.kind != engine::OperationKind::kScrub &&
+                       operation.kind != engine::OperationKind::kBackup;
+    if (frees) freed[kind_name] += operation.done_bytes;
     return absl::OkStatus();
   }));
   const engine::SpaceInfo space = pool.space();

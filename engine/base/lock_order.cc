@@ -46,7 +46,11 @@ namespace {
 
 // In the order taken, which is the order of ranks. No thread holds more than one of each.
 struct Held {
-  std::array<LockRank, kRanks> ranks;
+  struct Lock {
+    const LockOrder* which;
+    LockRank rank;
+  };
+  std::array<Lock, kRanks> locks;
   size_t count = 0;
 };
 thread_local Held held;
@@ -54,23 +58,25 @@ thread_local Held held;
 }  // namespace
 
 void LockOrder::Taking() const {
-  if (held.count > 0 && held.ranks[held.count - 1] >= rank_) {
-    const std::string_view later = LockName(held.ranks[held.count - 1]);
+  if (held.count > 0 && held.locks[held.count - 1].rank >= rank_) {
+    const std::string_view later = LockName(held.locks[held.count - 1].rank);
     const std::string_view earlier = LockName(rank_);
     std::fprintf(stderr, "lock order: \"%.*s\" is taken while \"%.*s\" is held\n",
                  static_cast<int>(earlier.size()), earlier.data(), static_cast<int>(later.size()),
                  later.data());
     std::abort();
   }
-  held.ranks[held.count++] = rank_;
+  held.locks[held.count++] = {this, rank_};
 }
 
-// Not always the last one: a lock may be released before those taken after it.
+// Not always the last one: a lock may be released before those taken after it. Bug: it read the
+// rank of a lock that was open already, and whom that let in may have destroyed it. So the thread's
+// own list is asked, by address, and nothing of the lock is read.
 void LockOrder::Released() const {
   size_t at = held.count;
-  while (at > 0 && held.ranks[at - 1] != rank_) --at;
+  while (at > 0 && held.locks[at - 1].which != this) --at;
   COWSHED_CHECK(at > 0, "a lock is released by the thread that took it");
-  for (; at < held.count; ++at) held.ranks[at - 1] = held.ranks[at];
+  for (; at < held.count; ++at) held.locks[at - 1] = held.locks[at];
   --held.count;
 }
 #endif

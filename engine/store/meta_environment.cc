@@ -56,7 +56,8 @@ absl::Status OpenTables(MDB_env* env, bool create, TableHandles& tables) {
   MDB_txn* txn = nullptr;
   RETURN_IF_ERROR(LmdbStatus(mdb_txn_begin(env, nullptr, create ? 0 : MDB_RDONLY, &txn), "begin"));
   for (size_t i = 1; i < kTableCount; ++i) {
-    const int rc = mdb_dbi_open(txn, TableName(static_cast<Table>(i)), create ? MDB_CREATE : 0, &tables[i]);
+    const int rc =
+        mdb_dbi_open(txn, TableName(static_cast<Table>(i)), create ? MDB_CREATE : 0, &tables[i]);
     if (rc != MDB_SUCCESS) {
       mdb_txn_abort(txn);
       return rc == MDB_NOTFOUND || rc == MDB_INCOMPATIBLE

@@ -161,9 +161,41 @@ class Worker:
         self.operations.append(reply.operation.name)
 
 
+class Keeper(Worker):
+    """Who runs the pool: a scrub that takes a few seconds, then a backup."""
+
+    def __init__(self, server: Server, counts: Counts) -> None:
+        super().__init__(server, counts, WORKERS)
+        self.server = server
+        self.backup = str(server.pool.parent / "backup")
+
+    def run(self, until: float) -> None:
+        try:
+            wait_for("something to scrub", self.has_data)
+            reply = self.client.call("StartScrub", pool.StartScrubRequest(
+                rate_bytes_per_second=4 * MIB))
+            self.wait(reply.operation.name)
+            reply = self.client.call("Backup", pool.BackupRequest(directory=self.backup))
+            self.wait(reply.operation.name)
+        except BaseException as error:  # handed to the test's thread
+            self.failure = error
+        finally:
+            self.client.close()
+
+    def has_data(self) -> bool:
+        return self.server.scrape()["cowshed_pool_allocated_bytes"] > 16 * MIB
+
+    def wait(self, name: str) -> None:
+        request = operation.WaitOperationsRequest(names=[name])
+        request.timeout.FromSeconds(50)
+        reply = self.client.call("WaitOperations", request)
+        assert reply.operations[0].state == operation.OPERATION_STATE_SUCCEEDED, reply
+
+
 def run_load(server: Server, counts: Counts) -> None:
     until = time.monotonic() + LOAD_SECONDS
     workers = [Worker(server, counts, number) for number in range(WORKERS)]
+    workers.append(Keeper(server, counts))
     threads = [threading.Thread(target=worker.run, args=(until,)) for worker in workers]
     for thread in threads:
         thread.start()
@@ -233,6 +265,15 @@ CONSTANT = {
     "Node cache": "every node of this load is found",
     "Build": "always 1",
     "Certificate": "no TLS here: no value",
+    "Scrub and backup speed B": "the backup may be done between two scrapes",
+    "Scrub and backup under way B": "the backup may be done between two scrapes",
+    "Scrub and backup under way C": "nothing is damaged",
+    "Scrub and backup under way D": "no backup fails",
+    "Age of the copy of the metadata": "made every hour",
+    "Copies of the metadata": "made every hour",
+    "Access and audit A": "without a policy nobody is refused",
+    "Access and audit C": "the audit log can be written",
+    "Access and audit D": "nothing is reloaded",
 }
 NO_VALUE = {"Certificate"}
 MAY_HAVE_NO_VALUE = {"Condense duration, p99"}

@@ -91,7 +91,8 @@ class Server(Process):
         super().__init__(
             "server",
             [server_binary(), "serve", "--pool", str(self.pool), "--listen", "127.0.0.1:0",
-             "--metrics-listen", f"127.0.0.1:{metrics_port}", "--capacity", capacity],
+             "--metrics-listen", f"127.0.0.1:{metrics_port}", "--capacity", capacity,
+             "--audit-log", str(directory / "audit.log")],
             directory,
             {"COWSHED_FAILPOINTS": failpoints},
         )

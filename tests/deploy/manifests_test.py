@@ -123,4 +123,6 @@ def test_the_docs_list_exactly_the_flags_there_are():
     documented = re.findall(r"^\| `(--[a-z-]+)` \|", (ROOT / "docs" / "operations.md").read_text(),
                             re.M)
     assert len(set(documented)) == len(documented)
-    assert set(documented) == flags - {"--json", "--address", "--timeout-seconds"}
+    assert set(documented) == flags - {
+        "--json", "--address", "--timeout-seconds", "--repair", "--plan", "--from-copy",
+    }
