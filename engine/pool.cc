@@ -88,10 +88,11 @@ void PoolImpl::SubmitOnce(Call call, RequestKey key, OutcomeCallback done, Space
   };
   Submit(
       std::move(once), std::nullopt,
-      [this, hash](absl::StatusOr<Outcome> outcome) { FinishOnce(hash, outcome); }, space);
+      [this, hash](absl::StatusOr<Outcome> outcome) { FinishOnce(hash, std::move(outcome)); },
+      space);
 }
 
-void PoolImpl::FinishOnce(const std::string& hash, const absl::StatusOr<Outcome>& outcome) {
+void PoolImpl::FinishOnce(const std::string& hash, absl::StatusOr<Outcome> outcome) {
   std::vector<OutcomeCallback> waiters;
   {
     const MutexLock lock(mutex_);
@@ -99,7 +100,8 @@ void PoolImpl::FinishOnce(const std::string& hash, const absl::StatusOr<Outcome>
     waiters = std::move(it->second.waiters);
     in_flight_.erase(it);
   }
-  for (OutcomeCallback& waiter : waiters) waiter(outcome);
+  for (size_t i = 0; i + 1 < waiters.size(); ++i) waiters[i](outcome);
+  waiters.back()(std::move(outcome));  // leaves no share of it on the txg thread
 }
 
 void PoolImpl::CreateDataset(CreateDatasetArgs args, Idempotency key, OutcomeCallback done) {

@@ -104,7 +104,7 @@ class PoolImpl final : public Pool {
   enum class Space : uint8_t { kAny, kFreesSpace };
   void Submit(Call call, Idempotency key, OutcomeCallback done, Space space = Space::kAny);
   void SubmitOnce(Call call, RequestKey key, OutcomeCallback done, Space space);
-  void FinishOnce(const std::string& hash, const absl::StatusOr<Outcome>& outcome);
+  void FinishOnce(const std::string& hash, absl::StatusOr<Outcome> outcome);
 
   PoolOptions options_;
   PoolStats stats_;

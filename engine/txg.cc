@@ -60,10 +60,8 @@ TxgManager::TxgManager(PoolParts& parts, PoolRecord record)
 TxgManager::~TxgManager() { Stop(); }
 
 void TxgManager::Start() {
-  {
-    const MutexLock lock(mutex_);
-    started_ = true;
-  }
+  const MutexLock lock(mutex_);
+  started_ = true;
   thread_ = std::thread([this] { Loop(); });
 }
 
@@ -524,10 +522,12 @@ void TxgManager::FinishTasks(Batch& batch, Txg txg) {
   for (PendingTask& pending : batch.tasks) {
     switch (pending.state) {
       case PendingTask::State::kApplied:
+        pending.task.run = nullptr;  // what it kept goes before its caller hears
         pending.task.done(txg);
         break;
       case PendingTask::State::kRefused:
       case PendingTask::State::kFailed:
+        pending.task.run = nullptr;
         pending.task.done(std::move(pending.status));
         break;
       case PendingTask::State::kNextTxg:

@@ -221,7 +221,8 @@ TEST_F(BackupTest, GivesWayToAWriterThatNeedsTheSpace) {
   const std::string name = ValueOf(Backup(directory_.Path("a"))).operation->name;
   while (Failpoints::Hits("backup.meta_copied") == 0) std::this_thread::yield();
   std::thread writer(fill);  // what it replaces is kept for the backup: there is no room for both
-  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  // What is freed stays, so there is ever less until the writer waits: with its next piece but one.
+  while (pool_->space().available_bytes > piece.size() + (1 << 20)) std::this_thread::yield();
   Failpoints::DisarmAll();
   writer.join();
   const OperationInfo info = AwaitEnd(name);
