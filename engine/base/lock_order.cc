@@ -46,11 +46,7 @@ namespace {
 
 // In the order taken, which is the order of ranks. No thread holds more than one of each.
 struct Held {
-  struct Lock {
-    const LockOrder* which;
-    LockRank rank;
-  };
-  std::array<Lock, kRanks> locks;
+  std::array<LockRank, kRanks> ranks;
   size_t count = 0;
 };
 thread_local Held held;
@@ -58,25 +54,23 @@ thread_local Held held;
 }  // namespace
 
 void LockOrder::Taking() const {
-  if (held.count > 0 && held.locks[held.count - 1].rank >= rank_) {
-    const std::string_view later = LockName(held.locks[held.count - 1].rank);
+  if (held.count > 0 && held.ranks[held.count - 1] >= rank_) {
+    const std::string_view later = LockName(held.ranks[held.count - 1]);
     const std::string_view earlier = LockName(rank_);
     std::fprintf(stderr, "lock order: \"%.*s\" is taken while \"%.*s\" is held\n",
                  static_cast<int>(earlier.size()), earlier.data(), static_cast<int>(later.size()),
                  later.data());
     std::abort();
   }
-  held.locks[held.count++] = {this, rank_};
+  held.ranks[held.count++] = rank_;
 }
 
-// Not always the last one: a lock may be released before those taken after it. Bug: it read the
-// rank of a lock that was open already, and whom that let in may have destroyed it. So the thread's
-// own list is asked, by address, and nothing of the lock is read.
+// Not always the last one: a lock may be released before those taken after it.
 void LockOrder::Released() const {
   size_t at = held.count;
-  while (at > 0 && held.locks[at - 1].which != this) --at;
+  while (at > 0 && held.ranks[at - 1] != rank_) --at;
   COWSHED_CHECK(at > 0, "a lock is released by the thread that took it");
-  for (; at < held.count; ++at) held.locks[at - 1] = held.locks[at];
+  for (; at < held.count; ++at) held.ranks[at - 1] = held.ranks[at];
   --held.count;
 }
 #endif

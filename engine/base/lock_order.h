@@ -49,7 +49,7 @@ std::string_view LockName(LockRank rank);
 #ifdef COWSHED_CHECK_LOCK_ORDER
 inline constexpr bool kLockOrderChecked = true;
 
-// The place of one lock; told before it is taken and once it is released.
+// The place of one lock; told before it is taken and before it is released.
 class LockOrder {
  public:
   explicit constexpr LockOrder(LockRank rank) : rank_(rank) {}

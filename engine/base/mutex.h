@@ -30,8 +30,8 @@ class ABSL_LOCKABLE Mutex {
     mutex_.lock();
   }
   void Unlock() ABSL_UNLOCK_FUNCTION() {
+    order_.Released();  // before: whom the unlock lets in may destroy this
     mutex_.unlock();
-    order_.Released();
   }
 
  private:
