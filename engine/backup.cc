@@ -36,11 +36,6 @@ Key BackupKey(OperationId id) { return Key(StateKey::kBackup, id); }
 
 std::string PartialOf(const std::string& directory) { return directory + ".partial"; }
 
-absl::Status FileSystemError(const std::error_code& error, std::string_view what) {
-  if (!error) return absl::OkStatus();
-  return absl::ErrnoToStatus(error.value(), View(what));
-}
-
 // Whether a backup can be made there: the directory is empty or absent, and its parent is there.
 absl::Status CheckTarget(const std::string& directory) {
   const auto refuse = [&](std::string_view why) {
@@ -237,7 +232,7 @@ absl::Status Copier::Copy(const Entry& entry, const std::string& partial) {
   RETURN_IF_ERROR(CheckTarget(entry.directory));
   std::error_code error;
   fs::create_directories(partial + "/meta", error);
-  RETURN_IF_ERROR(FileSystemError(error, StrCat("make ", partial)));
+  RETURN_IF_ERROR(FileSystemStatus(error, StrCat("make ", partial)));
   fs::permissions(partial, fs::perms::owner_all, error);
   const ReaderEpochs::Guard epoch(parts_.epochs);  // before the metadata: see above
   RETURN_IF_ERROR(CopyMeta(parts_.meta, partial + "/meta/data.mdb"));
@@ -256,7 +251,7 @@ absl::Status Copier::Copy(const Entry& entry, const std::string& partial) {
   RETURN_IF_ERROR(SyncDirectory(partial));
   RETURN_IF_ERROR(Failpoints::Hit("backup.before_rename"));
   fs::rename(partial, entry.directory, error);
-  RETURN_IF_ERROR(FileSystemError(error, StrCat("rename ", partial)));
+  RETURN_IF_ERROR(FileSystemStatus(error, StrCat("rename ", partial)));
   return SyncDirectory(fs::path(entry.directory).parent_path().string());
 }
 

@@ -208,7 +208,7 @@ class RepairImpl final : public Repair {
     }
     applied_ = true;
     fs::rename(scratch_, aside, error);
-    if (error) return absl::ErrnoToStatus(error.value(), View(StrCat("rename to ", aside)));
+    RETURN_IF_ERROR(FileSystemStatus(error, StrCat("rename to ", aside)));
     RETURN_IF_ERROR(SyncDirectory(directory));
     return aside;
   }

@@ -189,6 +189,10 @@ class PosixFile final : public File {
 
 }  // namespace
 
+absl::Status FileSystemStatus(const std::error_code& error, std::string_view what) {
+  return error ? absl::ErrnoToStatus(error.value(), View(what)) : absl::OkStatus();
+}
+
 absl::Status SyncDirectory(const std::string& directory) {
   const int descriptor = open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (descriptor < 0) {

@@ -16,6 +16,8 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
+#include <system_error>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -45,6 +47,9 @@ class File {
 // Opens a regular file or block device; `create` makes a missing regular file.
 absl::StatusOr<std::unique_ptr<File>> OpenFile(const std::string& path, bool create,
                                                bool read_only);
+
+// What std::filesystem says, by its errno; `what` names the attempt.
+absl::Status FileSystemStatus(const std::error_code& error, std::string_view what);
 
 // A new name in `directory` is durable once this returns OK.
 absl::Status SyncDirectory(const std::string& directory);

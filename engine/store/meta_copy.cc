@@ -31,10 +31,6 @@ constexpr size_t kPieceBytes = 64 << 10;  // what a pipe holds
 
 std::string CopiesOf(const std::string& pool_directory) { return pool_directory + "/meta.copies"; }
 
-absl::Status FileSystemStatus(const std::error_code& error, const std::string& what) {
-  return error ? absl::ErrnoToStatus(error.value(), View(what)) : absl::OkStatus();
-}
-
 // Takes what LMDB writes into one end of a pipe out of the other, at a bounded rate.
 class RatedPipe {
  public:
