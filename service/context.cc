@@ -101,6 +101,11 @@ absl::Status ServiceContext::CheckBootId(const std::string& expected) const {
                {{"boot_id", boot_id}});
 }
 
+absl::Status Busy() {
+  return Error(absl::StatusCode::kResourceExhausted, v1::SERVER_BUSY,
+               "the queue of requests is full; try again");
+}
+
 absl::Status Stopping() {
   return Error(absl::StatusCode::kUnavailable, v1::SERVER_STOPPING, "the server is stopping");
 }

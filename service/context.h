@@ -153,5 +153,7 @@ struct ServiceContext {
 
 // UNAVAILABLE SERVER_STOPPING.
 absl::Status Stopping();
+// RESOURCE_EXHAUSTED SERVER_BUSY: no room in a queue, or for another request.
+absl::Status Busy();
 
 }  // namespace cowshed::service

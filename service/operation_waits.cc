@@ -63,8 +63,7 @@ void OperationWait::Start(const absl::Status& admitted) {
   }
   if (status.ok() && !waits) {
     if (context_.control.TrySubmit([self = self_] { self->Look(/*now_or_never=*/true); })) return;
-    status = Error(absl::StatusCode::kResourceExhausted, v1::SERVER_BUSY,
-                   "the queue of requests is full; try again");
+    status = Busy();
   }
   if (!status.ok()) {
     engine::MutexLock lock(mutex_);

@@ -26,11 +26,6 @@ absl::Status FindRoom(ServiceContext& context, const google::protobuf::Message& 
 
 }  // namespace
 
-absl::Status Busy() {
-  return Error(absl::StatusCode::kResourceExhausted, v1::SERVER_BUSY,
-               "the queue of requests is full; try again");
-}
-
 void Call::Finish(const absl::Status& status, bool replayed) const {
   context.Audit(caller, rule, status, &request, reply, replayed);
   if (status.ok()) Redact(rights(), reply);

@@ -55,9 +55,6 @@ struct Call {
   void Finish(const absl::Status& status, bool replayed = false) const;
 };
 
-// RESOURCE_EXHAUSTED SERVER_BUSY.
-absl::Status Busy();
-
 // Starts a call: admits the caller and the size of the request (MESSAGE_TOO_LARGE, SERVER_BUSY) and
 // runs `work` on this thread, or answers why not.
 grpc::ServerUnaryReactor* BeginHere(ServiceContext& context, grpc::CallbackServerContext* rpc,
