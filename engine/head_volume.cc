@@ -53,10 +53,12 @@ class HeadVolume final : public Volume {
 
   absl::Status Read(uint64_t offset, std::span<std::byte> out) override;
   absl::StatusOr<uint64_t> NextData(uint64_t offset) override;
+  absl::StatusOr<uint64_t> NextHole(uint64_t offset, uint64_t end) override;
   absl::Status Write(uint64_t offset, std::span<const std::byte> data) override;
   void Discard(uint64_t offset, uint64_t length,
                absl::AnyInvocable<void(absl::Status)> done) override;
   void Flush(absl::AnyInvocable<void(absl::StatusOr<Txg>)> done) override;
+  void MakeDurable(absl::AnyInvocable<void(absl::Status)> done) override;
 
  private:
   // What a change found beneath its blocks, and how many blocks it is about.
@@ -170,6 +172,29 @@ absl::StatusOr<uint64_t> HeadVolume::NextData(uint64_t offset) {
   const uint64_t block = std::min(stored, dirty);
   if (block >= tree.block_count()) return tree.size_bytes;
   return std::min(std::max(offset, block * block_bytes_), tree.size_bytes);
+}
+
+// What is dirty counts as data, a hole in the layers too.
+absl::StatusOr<uint64_t> HeadVolume::NextHole(uint64_t offset, uint64_t end) {
+  const ReaderEpochs::Guard epoch(parts_.epochs);
+  const uint64_t last = (end + block_bytes_ - 1) / block_bytes_;
+  for (uint64_t from = offset / block_bytes_;;) {
+    TreeState tree;
+    {
+      const MutexLock lock(head_->mutex);
+      if (head_->destroyed) return DestroyedError(name_);
+      while (from < last && FindDirty(from) != nullptr) ++from;
+      tree = head_->tree;
+    }
+    ASSIGN_OR_RETURN(const uint64_t block, reader_.NextHole(tree, from, last));
+    {
+      const MutexLock lock(head_->mutex);
+      if (block >= last || FindDirty(block) == nullptr) {
+        return std::min(std::max(offset, block * block_bytes_), end);
+      }
+    }
+    from = block + 1;
+  }
 }
 
 const DirtyBlock* HeadVolume::FindDirty(uint64_t block) const {
@@ -428,6 +453,10 @@ void HeadVolume::Flush(absl::AnyInvocable<void(absl::StatusOr<Txg>)> done) {
     done(std::move(result));
   };
   txgs_.Flush(head_.get(), std::move(finish));
+}
+
+void HeadVolume::MakeDurable(absl::AnyInvocable<void(absl::Status)> done) {
+  Flush([done = std::move(done)](const absl::StatusOr<Txg>& txg) mutable { done(txg.status()); });
 }
 
 }  // namespace

@@ -30,6 +30,8 @@
 
 namespace cowshed::engine {
 
+class Attachments;
+
 // What a lifecycle call did. Which members are set depends on the verb.
 struct Outcome {
   Txg txg = 0;                          // durable in; 0: nothing had to change
@@ -93,6 +95,9 @@ class Volume {
   // Where the next data at or after `offset` begins; size_bytes() if all the rest is zeros. May
   // name a place that reads as zeros, never skips data.
   virtual absl::StatusOr<uint64_t> NextData(uint64_t offset) = 0;
+  // Where the first hole at or after `offset` begins; `end` if there is none before it. May pass
+  // over a hole, never calls data one. REQUIRES: offset <= end <= size_bytes().
+  virtual absl::StatusOr<uint64_t> NextHole(uint64_t offset, uint64_t end) = 0;
   // Accepts bytes into the open txg. May wait for memory or space; RESOURCE_EXHAUSTED POOL_FULL or
   // QUOTA_EXCEEDED comes before anything of the block concerned is accepted.
   virtual absl::Status Write(uint64_t offset, std::span<const std::byte> data) = 0;
@@ -102,6 +107,9 @@ class Volume {
                        absl::AnyInvocable<void(absl::Status)> done) = 0;
   // Everything accepted before is durable once `done` is called with the txg it is in.
   virtual void Flush(absl::AnyInvocable<void(absl::StatusOr<Txg>)> done) = 0;
+  // Everything accepted before survives a crash once `done` is called with OK. The cheap way for
+  // little data: no query need show it yet. Runs on a thread that must not be blocked.
+  virtual void MakeDurable(absl::AnyInvocable<void(absl::Status)> done) = 0;
 };
 
 class Pool {
@@ -157,6 +165,9 @@ class Pool {
   // lineage, from `start_offset` on. Calls `visit` in rising order until it returns false.
   virtual absl::Status Diff(const std::string& from, const std::string& to, uint64_t start_offset,
                             const std::function<bool(const DiffExtent&)>& visit) = 0;
+
+  // Who uses which volume as a device (attachments.h).
+  virtual Attachments& attachments() = 0;
 
   // --- pool ---
   virtual void UpdateReclaim(UpdateReclaimArgs args, Idempotency key, OutcomeCallback done) = 0;

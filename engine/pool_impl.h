@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/attachments.h"
 #include "engine/background_task.h"
 #include "engine/backup.h"
 #include "engine/base/mutex.h"
@@ -77,6 +78,7 @@ class PoolImpl final : public Pool {
   ReclaimInfo reclaim() const override;
   SpaceInfo space() const override;
   const PoolStats& stats() const override { return stats_; }
+  Attachments& attachments() override { return attachments_; }
   std::string uid() const override;
   Txg committed_txg() const override;
   absl::Status health() const override;
@@ -118,6 +120,7 @@ class PoolImpl final : public Pool {
   ReaderEpochs epochs_;
   IdSource ids_;
   HeadTable heads_;
+  Attachments attachments_;
   PoolRecord opened_;
   std::unique_ptr<PoolParts> parts_;
   std::unique_ptr<TxgManager> txgs_;

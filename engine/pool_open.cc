@@ -87,7 +87,10 @@ absl::Status CheckMetadataReadable(const ReadTxn& txn) {
 }  // namespace
 
 PoolImpl::PoolImpl(PoolOptions options)
-    : options_(std::move(options)), heads_(options_.open_heads_max) {
+    : options_(std::move(options)),
+      heads_(options_.open_heads_max),
+      attachments_([this](const std::string& name) { return OpenVolume(name, ""); },
+                   [this] { return options_.clock_ms(); }) {
   if (!options_.clock_ms) options_.clock_ms = SystemClockMs;
   if (options_.reclaim_memory_bytes == 0) {
     options_.reclaim_memory_bytes = PhysicalMemoryBytes() / 100;

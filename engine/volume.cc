@@ -2,6 +2,7 @@
 #include "engine/volume.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <utility>
 
@@ -69,6 +70,20 @@ absl::Status TreeReader::Read(const TreeState& tree, uint64_t offset, std::span<
   return absl::OkStatus();
 }
 
+absl::StatusOr<uint64_t> TreeReader::NextHole(const TreeState& tree, uint64_t from,
+                                              uint64_t end) const {
+  std::array<BlockPtr, kNodeFanout> pointers;
+  while (from < end) {
+    const uint64_t count = std::min(end - from, kNodeFanout - from % kNodeFanout);
+    RETURN_IF_ERROR(parts_.tree.Lookup(tree, from, std::span(pointers).first(count)));
+    for (uint64_t i = 0; i < count; ++i) {
+      if (pointers[i].is_hole()) return from + i;
+    }
+    from += count;
+  }
+  return end;
+}
+
 namespace {
 
 class SnapshotVolume final : public Volume {
@@ -98,6 +113,14 @@ class SnapshotVolume final : public Volume {
                      parts_.tree.NextData(view_->tree, offset / block_bytes()));
     return std::min(std::max(offset, block * block_bytes()), size_bytes());
   }
+  absl::StatusOr<uint64_t> NextHole(uint64_t offset, uint64_t end) override {
+    const ReaderEpochs::Guard epoch(parts_.epochs);
+    if (view_->destroyed) return DestroyedError(name_);
+    const uint64_t last = (end + block_bytes() - 1) / block_bytes();
+    ASSIGN_OR_RETURN(const uint64_t block,
+                     reader_.NextHole(view_->tree, offset / block_bytes(), last));
+    return std::min(std::max(offset, block * block_bytes()), end);
+  }
   absl::Status Write(uint64_t /*offset*/, std::span<const std::byte> /*data*/) override {
     return ReadOnly();
   }
@@ -106,6 +129,7 @@ class SnapshotVolume final : public Volume {
     done(ReadOnly());
   }
   void Flush(absl::AnyInvocable<void(absl::StatusOr<Txg>)> done) override { done(ReadOnly()); }
+  void MakeDurable(absl::AnyInvocable<void(absl::Status)> done) override { done(ReadOnly()); }
 
  private:
   absl::Status ReadOnly() const {

@@ -30,6 +30,8 @@ class TreeReader {
   // Fills `out` from `offset` of the tree alone.
   absl::Status Read(const TreeState& tree, uint64_t offset, std::span<std::byte> out,
                     std::string_view uid) const;
+  // First hole in [from, end) of the tree alone, in blocks; `end` if there is none.
+  absl::StatusOr<uint64_t> NextHole(const TreeState& tree, uint64_t from, uint64_t end) const;
 
  private:
   PoolParts& parts_;

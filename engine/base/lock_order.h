@@ -22,6 +22,8 @@ enum class LockRank : uint8_t {
   kServer,         // service: its housekeeper, which asks for health and cuts stalled streams
   kStreams,        // service: the registry of open streams; it ends them under its lock
   kCall,           // service: one stream, or one wait for operations
+  kNbdServer,      // service: the table of NBD connections
+  kNbdConnection,  // service: one NBD connection: what it has in flight, and its replies
   kWaits,          // service: the table of waits
   kCallbacks,      // service: how many callbacks the pool still has
   kAccess,         // service: who is at the other end
@@ -29,9 +31,11 @@ enum class LockRank : uint8_t {
   kExecutor,       // service: a queue of tasks
   kTaskStep,       // one step of a background task
   kTaskState,      // whether a background task is woken or stopped
+  kAttachments,    // who uses which volume as a device
   kHeadTable,      // the heads that are open
   kHead,           // one head: its tree and its dirty layers
   kTxg,            // what waits for the txg thread
+  kIntentLog,      // who waits for the intent log, and what of it is in use
   kCallsInFlight,  // calls under way with a request_id
   kPunchQueue,     // runs to be given back to the host
   kReclaimPacer,   // what each kind of reclaim work costs
