@@ -16,6 +16,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "engine/pool.h"
 #include "metrics/service_stats.h"
@@ -121,6 +122,7 @@ struct ServiceContext {
   Access access;
   Tokens tokens;
   const std::unique_ptr<AuditLog> audit_log;
+  std::vector<std::string> nbd_addresses;  // where NBD is served; set before any call comes
   StreamRegistry streams;
   std::atomic<bool> stopping{false};
   Callbacks callbacks;
