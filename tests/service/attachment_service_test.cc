@@ -68,7 +68,8 @@ class AttachmentServiceTest : public ServerTest {
 
   std::vector<std::string> Listed(v1::AttachmentService::Stub& stub, const std::string& request) {
     std::vector<std::string> names;
-    for (const auto& attachment : Call(stub, &Stub::ListAttachments, request).attachments()) {
+    const auto page = Call(stub, &Stub::ListAttachments, request);
+    for (const auto& attachment : page.attachments()) {
       names.push_back(attachment.name());
     }
     return names;

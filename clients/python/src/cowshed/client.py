@@ -6,6 +6,7 @@ from __future__ import annotations
 from types import TracebackType
 
 from cowshed.channel import Tls, resolve_address
+from cowshed.client_attach import AttachMethods
 from cowshed.client_bytes import BytesMethods
 from cowshed.client_pool import PoolMethods
 from cowshed.transport import Transport
@@ -40,7 +41,7 @@ def connect(
     return client
 
 
-class Client(BytesMethods, PoolMethods):
+class Client(BytesMethods, PoolMethods, AttachMethods):
     """A connection to a server; see `connect`. Thread-safe; usable after a fork.
 
     Wherever a name is asked for, an object that has one (a Dataset, a Snapshot) will do. Every

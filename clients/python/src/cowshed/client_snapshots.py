@@ -61,25 +61,39 @@ class SnapshotMethods(DatasetMethods):
         defer: bool = False,
         allow_missing: bool = False,
         plan_etag: str = "",
+        force: bool = False,
     ) -> Operation:
         """Destroys snapshots, all or none.
 
         Args:
             defer: those with clones or holds go with the last of them.
+            force: cut their attachments; else what is attached is refused.
 
         Raises BlockedError, NotFoundError.
         """
         call = calls.destroy_snapshots(
-            names, defer=defer, allow_missing=allow_missing, plan_etag=plan_etag
+            names,
+            defer=defer,
+            allow_missing=allow_missing,
+            plan_etag=plan_etag,
+            force=force,
         )
         reply = self.call(call)
         return self._operation(reply.operation if reply.HasField("operation") else None)
 
     def destroy_snapshot_range(
-        self, dataset: Name, first: str = "", last: str = "", *, defer: bool = False
+        self,
+        dataset: Name,
+        first: str = "",
+        last: str = "",
+        *,
+        defer: bool = False,
+        force: bool = False,
     ) -> Operation:
         """Destroys the snapshots of a dataset from `first` to `last` (short names, inclusive)."""
-        call = calls.destroy_snapshots(dataset=dataset, first=first, last=last, defer=defer)
+        call = calls.destroy_snapshots(
+            dataset=dataset, first=first, last=last, defer=defer, force=force
+        )
         reply = self.call(call)
         return self._operation(reply.operation if reply.HasField("operation") else None)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from types import TracebackType
 
+from cowshed.aio.client_attach import AsyncAttachMethods
 from cowshed.aio.client_bytes import AsyncBytesMethods
 from cowshed.aio.client_pool import AsyncPoolMethods
 from cowshed.aio.transport import AsyncTransport
@@ -40,7 +41,7 @@ async def connect(
     return client
 
 
-class AsyncClient(AsyncBytesMethods, AsyncPoolMethods):
+class AsyncClient(AsyncBytesMethods, AsyncPoolMethods, AsyncAttachMethods):
     """A connection to a server; see `connect`. For the event loop it was made in.
 
     Wherever a name is asked for, an object that has one (a Dataset, a Snapshot) will do. Every

@@ -81,6 +81,7 @@ class AsyncDatasetMethods(AsyncClientBase):
         set_labels: Labels | None = None,
         remove_labels: Iterable[str] = (),
         etag: str = "",
+        force: bool = False,
     ) -> Dataset:
         """Changes a dataset in one step: what is not given stays, None takes away.
 
@@ -95,12 +96,18 @@ class AsyncDatasetMethods(AsyncClientBase):
             set_labels=set_labels,
             remove_labels=remove_labels,
             etag=etag,
+            force=force,
         )
         return Dataset.from_proto((await self.call(call)).dataset)
 
-    async def resize(self, name: Name, size: int, *, etag: str = "") -> Dataset:
-        """Changes the size of a dataset; a smaller one cuts off what lies beyond."""
-        return await self.update(name, size=size, etag=etag)
+    async def resize(
+        self, name: Name, size: int, *, etag: str = "", force: bool = False
+    ) -> Dataset:
+        """Changes the size of a dataset; a smaller one cuts off what lies beyond.
+
+        Raises BlockedError if it is attached and shrinks, unless `force` cuts the attachments.
+        """
+        return await self.update(name, size=size, etag=etag, force=force)
 
     async def renew(self, name: Name, ttl: Span | None) -> Dataset:
         """Lets a dataset live that long from now; None: for ever."""
@@ -115,6 +122,7 @@ class AsyncDatasetMethods(AsyncClientBase):
         *,
         replace: bool = False,
         replace_etag: str = "",
+        force: bool = False,
         labels: Labels | None = None,
         quota: int | None = None,
         expire_time: datetime | None = None,
@@ -124,6 +132,7 @@ class AsyncDatasetMethods(AsyncClientBase):
 
         Args:
             replace: destroy a dataset of that name in the same step, if there is one.
+            force: cut the attachments of what is replaced.
 
         Raises NotFoundError, AlreadyExistsError.
         """
@@ -132,6 +141,7 @@ class AsyncDatasetMethods(AsyncClientBase):
             name,
             replace=replace,
             replace_etag=replace_etag,
+            force=force,
             labels=labels,
             quota=quota,
             expire_time=expire_time,
@@ -153,7 +163,7 @@ class AsyncDatasetMethods(AsyncClientBase):
         try:
             yield dataset
         finally:
-            await self.destroy(dataset, recursive=True, allow_missing=True)
+            await self.destroy(dataset, recursive=True, allow_missing=True, force=True)
 
     async def destroy(
         self,
@@ -164,6 +174,7 @@ class AsyncDatasetMethods(AsyncClientBase):
         plan_etag: str = "",
         etags: Mapping[str, str] | None = None,
         keep: Span = 0.0,
+        force: bool = False,
     ) -> AsyncOperation:
         """Destroys datasets, all or none. Their names are free at once.
 
@@ -174,6 +185,7 @@ class AsyncDatasetMethods(AsyncClientBase):
             plan_etag: of `plan_destroy`: only if that plan still holds.
             etags: expected etags by name.
             keep: for how long `undestroy` can bring them back, at most 30 days.
+            force: cut their attachments; else what is attached is refused.
 
         Returns:
             the operation that gives their space back; `await op.wait(60)` waits for it.
@@ -188,6 +200,7 @@ class AsyncDatasetMethods(AsyncClientBase):
             plan_etag=plan_etag,
             etags=etags,
             keep=keep,
+            force=force,
         )
         reply = await self.call(call)
         return self._operation(reply.operation if reply.HasField("operation") else None)
@@ -201,6 +214,7 @@ class AsyncDatasetMethods(AsyncClientBase):
         allow_missing: bool = False,
         plan_etag: str = "",
         keep: Span = 0.0,
+        force: bool = False,
     ) -> AsyncOperation:
         """Destroys a whole subtree: `prefix` and everything below it. See `destroy`."""
         call = calls.destroy(
@@ -210,6 +224,7 @@ class AsyncDatasetMethods(AsyncClientBase):
             allow_missing=allow_missing,
             plan_etag=plan_etag,
             keep=keep,
+            force=force,
         )
         reply = await self.call(call)
         return self._operation(reply.operation if reply.HasField("operation") else None)
@@ -221,6 +236,7 @@ class AsyncDatasetMethods(AsyncClientBase):
         recursive: bool = False,
         cascade: bool = False,
         allow_missing: bool = False,
+        force: bool = False,
     ) -> dataset_pb2.DestroyPlan:
         """What `destroy` or `destroy_prefix` would do, and what stands in its way."""
         call = calls.destroy(
@@ -230,6 +246,7 @@ class AsyncDatasetMethods(AsyncClientBase):
             cascade=cascade,
             allow_missing=allow_missing,
             validate_only=True,
+            force=force,
         )
         return (await self.call(call)).plan
 
@@ -253,20 +270,31 @@ class AsyncDatasetMethods(AsyncClientBase):
         expected_target: Name = "",
         destroy_newer: bool = False,
         etag: str = "",
+        force: bool = False,
     ) -> Dataset:
         """Takes a dataset back to its newest snapshot, or to `to`.
 
-        Raises BlockedError if there are newer snapshots (`destroy_newer` destroys them), and
-        AbortedError if the target is not `expected_target`.
+        Raises BlockedError if there are newer snapshots (`destroy_newer` destroys them) or it is
+        attached (`force` cuts the attachments), and AbortedError if the target is not
+        `expected_target`.
         """
         call = calls.rollback(
-            name, to=to, expected_target=expected_target, destroy_newer=destroy_newer, etag=etag
+            name,
+            to=to,
+            expected_target=expected_target,
+            destroy_newer=destroy_newer,
+            etag=etag,
+            force=force,
         )
         return Dataset.from_proto((await self.call(call)).dataset)
 
-    async def reset(self, name: Name, *, destroy_newer: bool = False, etag: str = "") -> Dataset:
+    async def reset(
+        self, name: Name, *, destroy_newer: bool = False, etag: str = "", force: bool = False
+    ) -> Dataset:
         """Takes a clone back to its origin, as if freshly cloned."""
-        call = calls.rollback(name, origin=True, destroy_newer=destroy_newer, etag=etag)
+        call = calls.rollback(
+            name, origin=True, destroy_newer=destroy_newer, etag=etag, force=force
+        )
         return Dataset.from_proto((await self.call(call)).dataset)
 
     async def promote(self, name: Name, *, etag: str = "") -> Dataset:
