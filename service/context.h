@@ -50,6 +50,10 @@ struct Limits {
   size_t waited_names_max = 65536;  // operations they wait for: each is looked up at a change
   size_t request_memory_bytes = size_t{256} << 20;  // of requests under way, the small ones aside
   size_t rpc_memory_bytes = size_t{512} << 20;      // of the library, for all connections
+  size_t nbd_connections_max = 256;                 // each has a thread
+  size_t nbd_workers = 32;                          // for requests of NBD that wait for the disk
+  uint32_t nbd_requests_max = 128;                  // of one NBD connection that are not answered
+  size_t nbd_memory_bytes = size_t{256} << 20;      // of their replies, of all connections
   std::chrono::milliseconds idle_timeout{300000};   // a Write whose client sends nothing is cut
   std::chrono::milliseconds handshake_timeout{20000};  // for a new connection to become one
   std::chrono::milliseconds connection_idle{1800000};  // without a call: closed, as HTTP/2 does
