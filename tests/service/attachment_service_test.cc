@@ -233,6 +233,56 @@ TEST_F(AttachmentServiceTest, WithoutNbdThereIsNowhereToAttach) {
                NBD_DISABLED);
 }
 
+class ExportTest : public AttachmentServiceTest {
+ protected:
+  void SetUp() override {
+    server_options_.nbd_listen = {"unix:" + dir_.Path("nbd"), "127.0.0.1:0"};
+    AttachmentServiceTest::SetUp();
+  }
+};
+
+TEST_F(ExportTest, SaysWhereToAttach) {
+  auto reply = Export("name: 'dev/a'");
+  EXPECT_EQ(reply.name(), "dev/a");
+  EXPECT_EQ(reply.uid(), engine::ValueOf(pool_->GetDataset("dev/a")).uid);
+  EXPECT_EQ(reply.export_name(), "dev/a");
+  EXPECT_EQ(reply.size_bytes(), 1u << 20);
+  EXPECT_EQ(reply.block_size_bytes(), 16384u);
+  EXPECT_FALSE(reply.read_only());
+  ASSERT_EQ(reply.addresses_size(), 2);
+  EXPECT_EQ(reply.addresses(0).uri(), "nbd+unix:///dev/a?socket=" + dir_.Path("nbd"));
+  EXPECT_EQ(reply.addresses(1).uri(), "nbd://" + reply.addresses(1).host_port() + "/dev/a");
+  EXPECT_THAT(reply.addresses(1).host_port(), testing::Not(testing::EndsWith(":0")));
+  EXPECT_EQ(reply.attachments_size(), 0);
+
+  Attach("dev/a");
+  reply = Export("name: 'dev/a' shared: true");
+  EXPECT_EQ(reply.export_name(), "dev/a?shared");
+  EXPECT_FALSE(reply.read_only());
+  ASSERT_EQ(reply.attachments_size(), 1);
+  EXPECT_EQ(reply.attachments(0).name(), "dev/a");
+  reply = Export("name: 'dev/a' read_only: true");
+  EXPECT_EQ(reply.export_name(), "dev/a?read-only");
+  EXPECT_TRUE(reply.read_only());
+  reply = Export("name: 'dev/a@latest'");
+  EXPECT_EQ(reply.name(), "dev/a@s");
+  EXPECT_EQ(reply.export_name(), "dev/a@s");
+  EXPECT_TRUE(reply.read_only());
+  EXPECT_EQ(reply.attachments_size(), 0);
+}
+
+TEST_F(ExportTest, RefusesWhatMakesNoSense) {
+  const auto refused = [this](const std::string& request) {
+    return Try(attachments(), &Stub::GetExport, request);
+  };
+  EXPECT_FAILS(refused("name: 'dev/a' shared: true read_only: true"), kInvalidArgument,
+               INVALID_FIELD);
+  EXPECT_FAILS(refused("name: 'dev/a@s' shared: true"), kInvalidArgument, INVALID_FIELD);
+  EXPECT_FAILS(refused("name: 'missing'"), kNotFound, DATASET_NOT_FOUND);
+  EXPECT_FAILS(refused("name: 'dev/a@x'"), kNotFound, SNAPSHOT_NOT_FOUND);
+  EXPECT_FAILS(refused("name: ''"), kInvalidArgument, INVALID_NAME);
+}
+
 constexpr char kPolicy[] = R"({"grants": [
   {"who": ["unix"], "role": "ADMIN"},
   {"who": ["cert:ci.test"], "role": "OPERATOR", "prefixes": ["ci"]},

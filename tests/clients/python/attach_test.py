@@ -278,11 +278,15 @@ def test_cow_refuses_what_makes_no_sense(cow: Cow, name: str) -> None:
 def test_a_file_that_sqlite_changes_in_place(
     client: cowshed.Client, cow: Cow, name: str, tmp_path: Path
 ) -> None:
+    seed = tmp_path / "seed.db"
+    with sqlite3.connect(seed) as database:  # a device of zeros is no database
+        database.execute("CREATE TABLE cow (name TEXT)")
+    database.close()
+    client.write(name, 0, seed.read_bytes())
     path = tmp_path / "disk.db"
     assert cow("attach", name, "--file", path, "--background").lines == [[str(path)]]
     assert path.stat().st_size == 8 * MIB
     with sqlite3.connect(path) as database:
-        database.execute("CREATE TABLE cow (name TEXT)")
         database.executemany("INSERT INTO cow VALUES (?)", [(f"cow {i}",) for i in range(1000)])
     database.close()
     assert len(list(client.attachments(name))) >= 1
