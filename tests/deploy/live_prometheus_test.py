@@ -45,6 +45,8 @@ class Worker:
         self.base = f"load/w{number}"
         self.operations: list[str] = []
         self.failure: BaseException | None = None
+        self.server = server
+        self.device: Device | None = None
 
     def run(self, until: float) -> None:
         try:
@@ -57,6 +59,8 @@ class Worker:
         except BaseException as error:  # handed to the test's thread
             self.failure = error
         finally:
+            if self.device:
+                self.device.close()
             self.client.close()
 
     def prepare(self) -> None:
@@ -95,6 +99,7 @@ class Worker:
             self.operations.append(reply.operation.name)
             self.client.call("ReleaseHold", snapshot.ReleaseHoldRequest(snapshot=name, tag="t"))
             self.destroy_snapshots(name)
+        self.attach_and_cut(f"{self.base}/golden" + ("?read-only" if turn % 2 else "?shared"))
         if turn % 3 == 0:
             self.read_stream(f"{self.base}/golden@base")
             self.write_stream(clone, 2)
@@ -104,7 +109,8 @@ class Worker:
         self.last = turn
 
     def use_device(self, name: str) -> None:
-        device = Device(self.server.nbd, name)
+        """Reads, writes and flushes through a device, and asks for what is not there."""
+        device = Device(self.server, name)
         try:
             for block in range(64):
                 assert device.ask(Device.WRITE, block * 65536, 65536, bytes([block + 1]) * 65536) == 0
@@ -118,6 +124,23 @@ class Worker:
             self.counts.add("nbd", "flush")
         finally:
             device.close()
+
+    def attach_and_cut(self, export: str) -> None:
+        """Attaches an export until the next turn, and one of its own that a destroy cuts."""
+        if self.device:
+            self.device.close()
+        self.device = Device(self.server, export)
+        name = f"{self.base}/attached"
+        create(self.client, name, MIB)
+        device = Device(self.server, name)
+        request = dataset.DestroyDatasetsRequest(names=[name])
+        self.client.call("DestroyDatasets", request, grpc.StatusCode.FAILED_PRECONDITION)
+        request.force = True
+        self.client.call("DestroyDatasets", request)
+        self.counts.add("destroyed", "dataset")
+        assert device.closed()
+        self.counts.add("cut")
+        device.close()
 
     def finish(self) -> None:
         """Leaves the golden dataset, its snapshot and the last clone."""
@@ -359,6 +382,13 @@ def test_destroys_are_those_of_the_clients(run):
     for kind in ("dataset", "clone", "snapshot", "rollback"):
         counted = increase(run, f'cowshed_destroy_requests_total{{kind="{kind}"}}')
         assert counted == run.counts.one("destroyed", kind) > 0, kind
+
+
+def test_attachments_are_those_of_the_clients(run):
+    wait_for("nothing is attached", lambda: not any(
+        value for name, value in run.server.scrape().items()
+        if name.startswith("cowshed_attachments{")))
+    assert increase(run, "cowshed_attachments_cut_total") == run.counts.one("cut")
 
 
 def test_handled_calls_are_those_of_the_clients(run):

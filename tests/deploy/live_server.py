@@ -93,8 +93,8 @@ class Server(Process):
             "server",
             [server_binary(), "serve", "--pool", str(self.pool), "--listen", "127.0.0.1:0",
              "--metrics-listen", f"127.0.0.1:{metrics_port}", "--capacity", capacity,
-             "--audit-log", str(directory / "audit.log"),
-             "--nbd-listen", "127.0.0.1:0"],
+             "--nbd-listen", "127.0.0.1:0",
+             "--audit-log", str(directory / "audit.log")],
             directory,
             {"COWSHED_FAILPOINTS": failpoints},
         )
@@ -193,6 +193,53 @@ class Prometheus(Process):
         return self.now(f"ALERTS{{{labels}}}")
 
 
+class Device:
+    """An export attached over NBD, in simple replies, one request at a time."""
+
+    READ, WRITE, FLUSH = 0, 1, 3
+
+    def __init__(self, server: Server, export: str) -> None:
+        host, port = server.nbd.rsplit(":", 1)
+        self._socket = socket.create_connection((host, int(port)), timeout=60)
+        assert self._take(16) == b"NBDMAGICIHAVEOPT"
+        self._take(2)
+        name = export.encode()
+        go = struct.pack(">I", len(name)) + name + struct.pack(">H", 0)
+        flags = struct.pack(">I", 1)  # fixed newstyle
+        self._socket.sendall(flags + b"IHAVEOPT" + struct.pack(">II", 7, len(go)) + go)
+        kind = 3  # NBD_REP_INFO, which comes before the end
+        while kind == 3:
+            kind, length = struct.unpack(">II", self._take(20)[12:])
+            said = self._take(length)
+            if kind == 3 and said[:2] == bytes(2):  # NBD_INFO_EXPORT
+                self.size_bytes = int(struct.unpack(">Q", said[2:10])[0])
+        assert kind == 1, said.decode()  # NBD_REP_ACK
+
+    def ask(self, command: int, offset: int = 0, length: int = 0, content: bytes = b"") -> int:
+        """The error; what is read is dropped."""
+        self._socket.sendall(
+            struct.pack(">IHHQQI", 0x25609513, 0, command, 1, offset, length) + content)
+        error = int(struct.unpack(">IIQ", self._take(16))[1])
+        if command == self.READ and error == 0:
+            self._take(length)
+        return error
+
+    def closed(self) -> bool:
+        """Waits until the server has closed it."""
+        return self._socket.recv(1) == b""
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _take(self, count: int) -> bytes:
+        taken = b""
+        while len(taken) < count:
+            piece = self._socket.recv(count - len(taken))
+            assert piece, "the server has closed the connection"
+            taken += piece
+        return taken
+
+
 class Counts:
     """What clients saw: calls, messages, bytes, destroyed objects. Thread-safe."""
 
@@ -209,40 +256,6 @@ class Counts:
 
     def one(self, what: str, *key: str) -> int:
         return self._counts[(what, *key)]
-
-
-class Device:
-    """A dataset attached over NBD in its oldest and simplest form, one request at a time."""
-
-    READ, WRITE, FLUSH = 0, 1, 3
-
-    def __init__(self, address: str, export: str) -> None:
-        host, port = address.rsplit(":", 1)
-        self.socket = socket.create_connection((host, int(port)), timeout=60)
-        self._receive(18)  # the greeting
-        name = export.encode()
-        self.socket.sendall(struct.pack(">IQII", 3, 0x49484156454F5054, 1, len(name)) + name)
-        self.size_bytes = struct.unpack(">QH", self._receive(10))[0]
-
-    def ask(self, command: int, offset: int = 0, length: int = 0, content: bytes = b"") -> int:
-        """The error; what is read is dropped."""
-        self.socket.sendall(
-            struct.pack(">IHHQQI", 0x25609513, 0, command, 1, offset, length) + content)
-        error = int(struct.unpack(">IIQ", self._receive(16))[1])
-        if command == self.READ and error == 0:
-            self._receive(length)
-        return error
-
-    def close(self) -> None:
-        self.socket.close()
-
-    def _receive(self, count: int) -> bytes:
-        received = b""
-        while len(received) < count:
-            more = self.socket.recv(count - len(received))
-            assert more, "the server has closed the connection"
-            received += more
-        return received
 
 
 # grpc_code as the server's metrics spell it.
