@@ -71,6 +71,8 @@ TEST_F(CollectorTest, ShowsWhatTheEngineCounted) {
   pool_.condense_entries_out = 10;
   pool_.condense_written_bytes = 21;
   pool_.node_cache_misses = 11;
+  pool_.log_fallbacks[engine::LogFallback::kFull] = 14;
+  pool_.log_waiters = 15;
   service_.connections = 12;
   service_.executor_rejected = 13;
 
@@ -92,6 +94,8 @@ TEST_F(CollectorTest, ShowsWhatTheEngineCounted) {
   EXPECT_EQ(ValueOf(families, "cowshed_livelist_condense_entries_total", {{"direction", "out"}}),
             10);
   EXPECT_EQ(ValueOf(families, "cowshed_node_cache_requests_total", {{"result", "miss"}}), 11);
+  EXPECT_EQ(ValueOf(families, "cowshed_intent_log_fallbacks_total", {{"reason", "full"}}), 14);
+  EXPECT_EQ(ValueOf(families, "cowshed_intent_log_waiters_total"), 15);
   EXPECT_EQ(ValueOf(families, "cowshed_connections"), 12);
   EXPECT_EQ(ValueOf(families, "cowshed_executor_rejected_total"), 13);
   EXPECT_EQ(ValueOf(families, "cowshed_build_info",
