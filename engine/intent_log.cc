@@ -8,7 +8,6 @@
 #include "engine/base/failpoints.h"
 #include "engine/base/status_macros.h"
 #include "engine/base/strings.h"
-#include "engine/refusals.h"
 #include "engine/store/pool_uid.h"
 #include "engine/trim.h"
 
@@ -201,11 +200,7 @@ void IntentLog::WriteBatch() {
   absl::Status status = txgs_.health();
   if (status.ok() && !builder_.empty()) {
     status = Write(gathered.layer);
-    if (!status.ok()) {
-      parts_.blocks.Fail();
-      txgs_.RequestSync();  // which suspends the pool
-      status = Suspended(StdView(status.message()));
-    }
+    if (!status.ok()) return Fail(std::move(gathered), status);
   }
   parts_.stats.log_waiters += gathered.logged.size();
   for (Waiter& waiter : gathered.logged) waiter.done(status);
@@ -214,6 +209,27 @@ void IntentLog::WriteBatch() {
   const MutexLock lock(mutex_);
   waiters_.insert(waiters_.begin(), std::make_move_iterator(gathered.later.begin()),
                   std::make_move_iterator(gathered.later.end()));
+}
+
+// I7: the next attempt at a txg suspends the pool, and all who wait for it are told so.
+void IntentLog::Fail(Gathered gathered, const absl::Status& why) {
+  {
+    const MutexLock lock(mutex_);
+    failure_ = why;
+  }
+  parts_.blocks.Fail();
+  for (auto* waiters : {&gathered.logged, &gathered.large, &gathered.full, &gathered.later}) {
+    for (Waiter& waiter : *waiters) {
+      txgs_.Flush(nullptr, [waiter = std::move(waiter)](const absl::StatusOr<Txg>& txg) mutable {
+        waiter.done(txg.status());
+      });
+    }
+  }
+}
+
+absl::Status IntentLog::health() {
+  const MutexLock lock(mutex_);
+  return failure_;
 }
 
 // ---- The ring -----------------------------------------------------------------------------------

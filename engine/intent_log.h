@@ -64,6 +64,8 @@ class IntentLog {
 
   // Calls back once everything accepted into `head` before survives a crash.
   void MakeDurable(std::shared_ptr<Head> head, Done done);
+  // OK, or the error that a write of it has met: then nothing of the pool is written any more (I7).
+  absl::Status health();
   // Puts into the pool's record what this txg, which contains the syncing layers of `synced`, means
   // for the log.
   absl::Status Book(TxgContext& context, std::span<const std::shared_ptr<Head>> synced);
@@ -96,6 +98,7 @@ class IntentLog {
   void WriteBatch();
   Gathered Gather(std::vector<Waiter> waiters, uint64_t room_bytes);
   absl::Status Write(uint64_t layer);
+  void Fail(Gathered gathered, const absl::Status& why);
   uint64_t FreeRun() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   uint64_t UsedSectors() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void FallBack(Waiter waiter, LogFallback reason);
@@ -126,6 +129,7 @@ class IntentLog {
   std::deque<Cut> cuts_ ABSL_GUARDED_BY(mutex_);       // recorded ones, the oldest first
   uint64_t next_sequence_ ABSL_GUARDED_BY(mutex_) = 1;
   uint64_t next_offset_sectors_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
   bool leading_ ABSL_GUARDED_BY(mutex_) = false;      // somebody makes or writes a batch
   bool handed_over_ ABSL_GUARDED_BY(mutex_) = false;  // ... the log's thread, from now on
   bool held_off_ ABSL_GUARDED_BY(mutex_) = false;     // a txg that cuts has left no record of it

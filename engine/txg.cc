@@ -351,7 +351,7 @@ void TxgManager::TakeSpaceFreeingTasks(Batch& batch) {
 absl::Status TxgManager::Attempt(Batch& batch, Stage* stage) {
   const auto begin = Clock::now();
   *stage = Stage::kFinal;  // past an error of the intent log there is no way back
-  RETURN_IF_ERROR(parts_.blocks.health());
+  RETURN_IF_ERROR(parts_.log->health());
   *stage = Stage::kPrepare;
   if (batch.only_frees_space) TakeSpaceFreeingTasks(batch);
   const absl::Status reserved = parts_.meta.Reserve(kMaxMetaPages);
