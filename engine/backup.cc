@@ -56,12 +56,21 @@ absl::Status CheckTarget(const std::string& directory) {
   return absl::OkStatus();
 }
 
+Run RingOf(const PoolRecord& pool) {
+  return {.address = pool.intent_log.address,
+          .sectors = static_cast<uint32_t>(pool.intent_log.sectors),
+          .kind = BlockKind::kData};
+}
+
 // Sectors of the data file that the copy needs, in rising order of address. What is in the free
-// log is not free in the bitmaps, but nobody reads it any more.
+// log is not free in the bitmaps, but nobody reads it any more; of the intent log, which is younger
+// than the copy, there is nothing in it.
 class SectorsToCopy {
  public:
-  explicit SectorsToCopy(const MetaTxn& txn, uint64_t capacity_sectors)
-      : txn_(txn), capacity_sectors_(capacity_sectors) {}
+  SectorsToCopy(const MetaTxn& txn, const PoolRecord& pool)
+      : txn_(txn), capacity_sectors_(pool.capacity_sectors) {
+    if (pool.has_intent_log()) freed_.push_back(RingOf(pool));
+  }
 
   absl::Status Load() {
     RETURN_IF_ERROR(
@@ -114,6 +123,30 @@ absl::Status DeleteSome(MetaStore& meta, Table table, bool* more) {
   return txn->Commit();
 }
 
+// Frees the ring and forgets cuts: the copy is as of its commit, and nothing is replayed into it.
+absl::Status DropIntentLog(WriteTxn& txn, PoolRecord* pool) {
+  if (!pool->has_intent_log()) return absl::OkStatus();
+  Allocator allocator({});
+  RETURN_IF_ERROR(allocator.Reload(txn, pool->capacity_sectors));
+  const Run ring = RingOf(*pool);
+  RETURN_IF_ERROR(allocator.Free(txn, pool->txg, std::span(&ring, 1)));
+  RETURN_IF_ERROR(allocator.WriteBack(txn, pool->txg));
+  pool->features.incompatible &= ~kIntentLogFeature;
+  pool->intent_log = IntentLogRecord();
+  const Key prefix(StateKey::kLogCut);
+  while (true) {
+    std::string key;
+    {
+      MetaCursor cursor(txn, Table::kStates);
+      cursor.Seek(prefix);
+      RETURN_IF_ERROR(cursor.status());
+      if (!cursor.ValidFor(prefix)) return absl::OkStatus();
+      key = cursor.key();
+    }
+    RETURN_IF_ERROR(txn.Delete(Table::kStates, key));
+  }
+}
+
 // Makes the copied metadata those of another pool, which knows nothing of this backup.
 absl::Status MakeAnother(MetaStore& copy, OperationId backup, const PoolUid& uid) {
   for (const Table table : {Table::kRequests, Table::kRequestTimes}) {
@@ -121,6 +154,7 @@ absl::Status MakeAnother(MetaStore& copy, OperationId backup, const PoolUid& uid
   }
   ASSIGN_OR_RETURN(const std::unique_ptr<WriteTxn> txn, copy.BeginWrite());
   ASSIGN_OR_RETURN(PoolRecord pool, LoadRecord<PoolRecord>(*txn, PoolRecord::kKey));
+  RETURN_IF_ERROR(DropIntentLog(*txn, &pool));
   pool.uid = uid;
   pool.requests = 0;
   RETURN_IF_ERROR(StoreRecord(*txn, PoolRecord::kKey, pool));
@@ -266,10 +300,11 @@ absl::Status Copier::CopyBlocks(const Entry& entry, MetaStore& copy, const std::
     ASSIGN_OR_RETURN(const PoolRecord pool, LoadRecord<PoolRecord>(*txn, PoolRecord::kKey));
     superblock.pool_uid = uid;
     superblock.features = pool.features;
+    superblock.features.incompatible &= ~kIntentLogFeature;
     superblock.capacity_sectors = pool.capacity_sectors;
     superblock.stamp_txg = superblock.base_stamp_txg = pool.blocks_stamp_txg;
     ASSIGN_OR_RETURN(blocks, BlockStore::Create(std::move(file), superblock));
-    SectorsToCopy sectors(*txn, pool.capacity_sectors);
+    SectorsToCopy sectors(*txn, pool);
     RETURN_IF_ERROR(sectors.Load());
     RETURN_IF_ERROR(Book(entry, 0, sectors.count()));
     std::vector<std::byte> buffer(kPieceBytes);

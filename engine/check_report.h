@@ -28,7 +28,9 @@ struct CheckReport {
   uint64_t block_count = 0;
   uint64_t referenced_bytes = 0;
   Txg txg = 0;
-  uint64_t skipped = 0;  // online: trees that changed or were too large for one view
+  uint64_t log_batches = 0;  // offline: of the intent log, waiting to be replayed,
+  uint64_t log_bytes = 0;    // ... and what they write
+  uint64_t skipped = 0;      // online: trees that changed or were too large for one view
   std::vector<uint64_t> damaged_livelists;  // ids of the datasets whose lists cannot be read
   bool ok() const { return total_findings == 0; }
 };

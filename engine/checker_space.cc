@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// I1: the allocator's bitmaps against what trees, jobs and the free log reference.
+// I1: the allocator's bitmaps against what trees, jobs, the free log and the intent log reference.
 #include "engine/base/status_macros.h"
 #include "engine/base/strings.h"
 #include "engine/checker_state.h"
@@ -41,6 +41,14 @@ absl::Status CheckSpace(CheckState& state) {
 
   SectorSet expected(capacity);
   expected.Add(0, kFirstDataSector);
+  if (state.pool.has_intent_log()) {
+    const IntentLogRecord& log = state.pool.intent_log;
+    if (state.referenced.CountIn(log.address, log.address + log.sectors) != 0 ||
+        expected.Add(log.address, log.address + log.sectors) != log.sectors) {
+      state.Add("I1", "intent log",
+                Sectors(log.address, log.address + log.sectors) + " are referenced by a tree, too");
+    }
+  }
   const SectorSet nothing(capacity);
   const auto add = [&](uint64_t begin, uint64_t end) { expected.Add(begin, end); };
   state.referenced.VisitDifference(nothing, add);

@@ -10,6 +10,9 @@
 namespace cowshed::engine {
 namespace {
 
+// Of a host's free space, left to the metadata of what is written into the rest.
+constexpr uint64_t kHostSlackBytes = 8 << 20;
+
 // Jobs are numbered as they are queued, so the first is the oldest. 0 when the queue is empty.
 absl::StatusOr<uint64_t> OldestJobMs(const MetaStore& meta) {
   ASSIGN_OR_RETURN(const std::unique_ptr<ReadTxn> txn, meta.BeginRead());
@@ -22,6 +25,11 @@ absl::StatusOr<uint64_t> OldestJobMs(const MetaStore& meta) {
 }
 
 }  // namespace
+
+uint64_t HostFreeBytes(const PoolParts& parts, uint64_t before) {
+  const absl::StatusOr<uint64_t> host = parts.blocks.file().HostFreeBytes();
+  return host.ok() ? *host - std::min(*host, kHostSlackBytes) : before;
+}
 
 void PublishGauges(PoolParts& parts, const PoolRecord& record) {
   PoolStats& stats = parts.stats;

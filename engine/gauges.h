@@ -22,6 +22,8 @@ struct WriteState {
   uint64_t available_sectors = 0;
 };
 
+// What writers may take of the host's free space; `before` where the host does not say.
+uint64_t HostFreeBytes(const PoolParts& parts, uint64_t before);
 void PublishGauges(PoolParts& parts, const PoolRecord& record);
 void RefreshGauges(PoolParts& parts, const WriteState& writes);
 void RefreshMetaGauges(PoolParts& parts);

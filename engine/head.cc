@@ -6,6 +6,17 @@
 
 namespace cowshed::engine {
 
+void HeadTable::Begin(Txg txg, uint64_t closes) {
+  const MutexLock lock(mutex_);
+  published_ = txg;
+  closes_ = closes;
+}
+
+uint64_t HeadTable::open_number() {
+  const MutexLock lock(mutex_);
+  return closes_ + 1;
+}
+
 std::shared_ptr<Head> HeadTable::Open(DatasetId id, const std::string& uid,
                                       const DatasetRecord& record, Txg record_txg) {
   const MutexLock lock(mutex_);
@@ -18,6 +29,8 @@ std::shared_ptr<Head> HeadTable::Open(DatasetId id, const std::string& uid,
       head->tree = record.tree;
       head->referenced_sectors = record.referenced_sectors;
       head->quota_bytes = record.quota_bytes;
+      // Not record_txg: a cut that is committed and not yet published still takes what comes now.
+      head->cut_txg = published_;
     }
     const std::shared_ptr<Head> opened = head;
     EvictIdle();
@@ -61,11 +74,13 @@ void HeadTable::MarkDirty(const std::shared_ptr<Head>& head) {
   const MutexLock head_lock(head->mutex);
   if (head->listed_dirty || head->open.empty()) return;
   head->listed_dirty = true;
+  head->open.number = closes_ + 1;
   dirty_.push_back(head);
 }
 
 std::vector<std::shared_ptr<Head>> HeadTable::CloseLayers() {
   const MutexLock lock(mutex_);
+  ++closes_;
   std::vector<std::shared_ptr<Head>> closed = std::exchange(dirty_, {});
   for (const std::shared_ptr<Head>& head : closed) {
     const MutexLock head_lock(head->mutex);
@@ -83,6 +98,7 @@ void HeadTable::CutOpenLayer(Head& head, const HeadChange& change, Released* rel
     const uint64_t cost = it->second.Cost(tree.block_bytes);
     released->bytes += cost;
     head.open.bytes -= cost;
+    head.open.unlogged_bytes -= it->second.LogCost();
   }
   head.open.blocks.erase(first_gone, head.open.blocks.end());
   const uint64_t tail_bytes = tree.size_bytes % tree.block_bytes;
@@ -96,6 +112,7 @@ void HeadTable::CutOpenLayer(Head& head, const HeadChange& change, Released* rel
     released->admitted_sectors += head.open.admitted_sectors;
     head.open.admitted_sectors = 0;
     head.open.growth_sectors = 0;
+    head.open.unlogged.clear();
   }
 }
 
@@ -112,6 +129,7 @@ HeadTable::Released HeadTable::Publish(Txg txg, const Publication& publication,
     const MutexLock head_lock(head.mutex);
     if (change.cut != LayerCut::kNone) {
       ++head.generation;
+      head.cut_txg = txg;
       CutOpenLayer(head, change, &released);
     }
     if (change.cut == LayerCut::kAll) {

@@ -8,6 +8,7 @@
 
 #include "engine/base/status_macros.h"
 #include "engine/base/strings.h"
+#include "engine/intent_log.h"
 #include "engine/lifecycle.h"
 #include "engine/trim.h"
 #include "engine/volume.h"
@@ -17,6 +18,8 @@ namespace {
 
 // Well below the least dirty limit, so that a part always fits.
 constexpr size_t kWritePartBytes = 1 << 20;
+// Of a hole that is replayed, in one piece.
+constexpr uint64_t kReplayedHoleBytes = 1 << 20;
 // 1 PiB in 4 KiB blocks: 2^38 blocks, fan-out 2^7.
 constexpr uint64_t kMaxTreeHeight = 6;
 
@@ -34,11 +37,16 @@ struct Piece {
   std::span<std::byte> out;
 };
 
-class HeadVolume final : public Volume {
+class HeadVolume final : public Volume, public std::enable_shared_from_this<HeadVolume> {
  public:
   HeadVolume(PoolParts& parts, TxgManager& txgs, std::shared_ptr<Head> head, std::string name,
-             Holding holding)
-      : parts_(parts), txgs_(txgs), reader_(parts), head_(std::move(head)), name_(std::move(name)) {
+             Holding holding, bool replays)
+      : parts_(parts),
+        txgs_(txgs),
+        reader_(parts),
+        head_(std::move(head)),
+        name_(std::move(name)),
+        replays_(replays) {
     const MutexLock lock(head_->mutex);
     block_bytes_ = head_->tree.block_bytes;
     if (holding == Holding::kPinned) generation_ = head_->generation;
@@ -88,7 +96,12 @@ class HeadVolume final : public Volume {
   absl::Status CheckQuota(const std::vector<NewBlock>& blocks, const Beneath& beneath) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(head_->mutex);
   void Insert(NewBlock& block, const BlockPtr& pointer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(head_->mutex);
-  void Put(uint64_t block, std::unique_ptr<std::byte[]> bytes, bool grows)
+  // What of a block is new, in bytes from its start.
+  struct Fresh {
+    uint64_t begin = 0;
+    uint64_t end = 0;
+  };
+  void Put(uint64_t block, std::unique_ptr<std::byte[]> bytes, Fresh fresh, bool grows)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(head_->mutex);
   // One attempt; false if the head moved on meanwhile.
   absl::StatusOr<bool> TryWrite(uint64_t offset, std::span<const std::byte> data);
@@ -97,6 +110,7 @@ class HeadVolume final : public Volume {
   absl::StatusOr<bool> TryDiscard(uint64_t first, uint64_t count);
   absl::StatusOr<bool> PlaceHoles(uint64_t first, uint64_t count, int64_t* used_bytes);
   absl::Status ZeroBytes(uint64_t offset, uint64_t length);
+  absl::Status LossSince(uint64_t unflushed, uint64_t logged) const;
   void NoteUnflushed() ABSL_EXCLUSIVE_LOCKS_REQUIRED(head_->mutex);
 
   PoolParts& parts_;
@@ -104,11 +118,13 @@ class HeadVolume final : public Volume {
   TreeReader reader_;
   std::shared_ptr<Head> head_;
   const std::string name_;
+  const bool replays_;  // what was accepted before a crash: no quota, no claim on free space
   uint32_t block_bytes_ = 0;
   std::optional<uint64_t> generation_;  // of the head, where the volume is pinned to it
   // Head::rollbacks when the first unflushed write was accepted; kNothing: there is none.
   static constexpr uint64_t kNothing = UINT64_MAX;
   std::atomic<uint64_t> unflushed_since_{kNothing};
+  std::atomic<uint64_t> logged_since_{kNothing};  // ... of those that MakeDurable has seen to
 };
 
 absl::Status HeadVolume::CheckThere() const {
@@ -259,7 +275,7 @@ absl::StatusOr<std::vector<HeadVolume::NewBlock>> HeadVolume::FillBlocks(
 
 absl::Status HeadVolume::CheckQuota(const std::vector<NewBlock>& blocks,
                                     const Beneath& beneath) const {
-  if (!head_->quota_bytes.has_value()) return absl::OkStatus();
+  if (!head_->quota_bytes.has_value() || replays_) return absl::OkStatus();
   uint64_t growth = 0;
   for (size_t i = 0; i < blocks.size(); ++i) {
     const bool grows = beneath.pointers[i].is_hole() && FindDirty(blocks[i].block) == nullptr;
@@ -275,7 +291,7 @@ absl::Status HeadVolume::CheckQuota(const std::vector<NewBlock>& blocks,
 }
 
 // Sets a block of the open layer and keeps the layer's sums.
-void HeadVolume::Put(uint64_t block, std::unique_ptr<std::byte[]> bytes, bool grows) {
+void HeadVolume::Put(uint64_t block, std::unique_ptr<std::byte[]> bytes, Fresh fresh, bool grows) {
   Layer& open = head_->open;
   const auto [it, inserted] = open.blocks.try_emplace(block);
   if (inserted) {
@@ -283,9 +299,20 @@ void HeadVolume::Put(uint64_t block, std::unique_ptr<std::byte[]> bytes, bool gr
     if (grows && bytes != nullptr) open.growth_sectors += block_bytes_ / kSectorBytes;
   } else {
     open.bytes -= it->second.Cost(block_bytes_);
+    open.unlogged_bytes -= it->second.LogCost();
   }
-  it->second.bytes = std::move(bytes);
-  open.bytes += it->second.Cost(block_bytes_);
+  DirtyBlock& dirty = it->second;
+  dirty.bytes = std::move(bytes);
+  open.bytes += dirty.Cost(block_bytes_);
+  if (dirty.unlogged_begin == dirty.unlogged_end) {
+    open.unlogged.push_back(block);
+    dirty.unlogged_begin = static_cast<uint32_t>(fresh.begin);
+    dirty.unlogged_end = static_cast<uint32_t>(fresh.end);
+  } else {
+    dirty.unlogged_begin = std::min(dirty.unlogged_begin, static_cast<uint32_t>(fresh.begin));
+    dirty.unlogged_end = std::max(dirty.unlogged_end, static_cast<uint32_t>(fresh.end));
+  }
+  open.unlogged_bytes += dirty.LogCost();
 }
 
 void HeadVolume::Insert(NewBlock& block, const BlockPtr& pointer) {
@@ -301,7 +328,8 @@ void HeadVolume::Insert(NewBlock& block, const BlockPtr& pointer) {
     std::memcpy(block.bytes.get() + block.skip, block.data.data(), block.data.size());
   }
   if (partial && IsZero(block.bytes.get(), block_bytes_)) block.bytes.reset();
-  Put(block.block, std::move(block.bytes), upper == nullptr && pointer.is_hole());
+  const Fresh fresh{block.skip, block.skip + block.data.size()};
+  Put(block.block, std::move(block.bytes), fresh, upper == nullptr && pointer.is_hole());
 }
 
 void HeadVolume::NoteUnflushed() {
@@ -312,7 +340,7 @@ void HeadVolume::NoteUnflushed() {
 absl::StatusOr<bool> HeadVolume::TryWrite(uint64_t offset, std::span<const std::byte> data) {
   const uint64_t count = (offset + data.size() - 1) / block_bytes_ - offset / block_bytes_ + 1;
   const uint64_t bytes = count * block_bytes_;
-  const uint64_t sectors = count * (block_bytes_ / kSectorBytes + kMaxTreeHeight);
+  const uint64_t sectors = replays_ ? 0 : count * (block_bytes_ / kSectorBytes + kMaxTreeHeight);
   // Before the reader epoch: what it may wait for is space that an open epoch would hold back.
   RETURN_IF_ERROR(txgs_.Admit(bytes, sectors));
   int64_t used_bytes = 0;
@@ -338,6 +366,7 @@ absl::StatusOr<bool> HeadVolume::Place(uint64_t offset, std::span<const std::byt
   const auto bytes_before = static_cast<int64_t>(head_->open.bytes);
   const auto sectors_before = static_cast<int64_t>(head_->open.admitted_sectors);
   for (size_t i = 0; i < blocks.size(); ++i) Insert(blocks[i], beneath.pointers[i]);
+  if (replays_) head_->open.admitted_sectors = static_cast<uint64_t>(sectors_before);
   *used_bytes = static_cast<int64_t>(head_->open.bytes) - bytes_before;
   *used_sectors = static_cast<int64_t>(head_->open.admitted_sectors) - sectors_before;
   NoteUnflushed();
@@ -387,7 +416,7 @@ absl::StatusOr<bool> HeadVolume::PlaceHoles(uint64_t first, uint64_t count, int6
   const uint64_t sectors_before = head_->open.admitted_sectors;
   for (uint64_t i = 0; i < count; ++i) {
     if (!beneath.pointers[i].is_hole() || FindDirty(first + i) != nullptr) {
-      Put(first + i, nullptr, false);
+      Put(first + i, nullptr, {0, block_bytes_}, false);
     }
   }
   *used_bytes = static_cast<int64_t>(head_->open.bytes) - bytes_before;
@@ -424,7 +453,7 @@ void HeadVolume::Discard(uint64_t offset, uint64_t length,
     status = ZeroBytes(last * block_bytes_, end - last * block_bytes_);
   }
   if (!status.ok()) return done(status);
-  if (last - first > parts_.options.discard_direct_blocks) {
+  if (last - first > parts_.options.discard_direct_blocks && !replays_) {
     Task task;
     task.run = [head = head_, generation = generation_, name = name_, first,
                 last](TxgContext& context) -> absl::StatusOr<Verdict> {
@@ -450,31 +479,46 @@ void HeadVolume::Discard(uint64_t offset, uint64_t length,
   done(accepted.status());
 }
 
+// What has become of writes that were accepted, as seen when they should be durable: the first of
+// those that were neither flushed nor logged, and of those that were logged since the last flush.
+absl::Status HeadVolume::LossSince(uint64_t unflushed, uint64_t logged) const {
+  const MutexLock lock(head_->mutex);
+  if (unflushed != kNothing && head_->destroyed) return DestroyedError(name_);
+  const uint64_t first = std::min(unflushed, logged);
+  if (first != kNothing && head_->rollbacks != first && !head_->damage.ok()) {
+    return absl::DataLossError(StrCat("what was written to ", name_,
+                                      " and not flushed is lost, for a node of it is ",
+                                      "damaged: ", StdView(head_->damage.message())));
+  }
+  if (unflushed != kNothing && head_->rollbacks != unflushed) {
+    return MakeError(absl::StatusCode::kAborted, "DATASET_CHANGED",
+                     StrCat(name_, " was rolled back: unflushed writes went with it"),
+                     {{"name", name_}});
+  }
+  return absl::OkStatus();
+}
+
 void HeadVolume::Flush(absl::AnyInvocable<void(absl::StatusOr<Txg>)> done) {
-  const uint64_t since = unflushed_since_.exchange(kNothing);
-  auto finish = [head = head_, name = name_, since,
-                 done = std::move(done)](absl::StatusOr<Txg> result) mutable {
-    if (result.ok() && since != kNothing) {
-      const MutexLock lock(head->mutex);
-      if (head->destroyed) {
-        result = DestroyedError(name);
-      } else if (head->rollbacks != since && !head->damage.ok()) {
-        result = absl::DataLossError(StrCat("what was written to ", name,
-                                            " and not flushed is lost, for a node of it is ",
-                                            "damaged: ", StdView(head->damage.message())));
-      } else if (head->rollbacks != since) {
-        result = MakeError(absl::StatusCode::kAborted, "DATASET_CHANGED",
-                           StrCat(name, " was rolled back: unflushed writes went with it"),
-                           {{"name", name}});
-      }
-    }
-    done(std::move(result));
-  };
-  txgs_.Flush(head_.get(), std::move(finish));
+  const uint64_t unflushed = unflushed_since_.exchange(kNothing);
+  const uint64_t logged = logged_since_.exchange(kNothing);
+  txgs_.Flush(head_.get(), [self = shared_from_this(), unflushed, logged,
+                            done = std::move(done)](absl::StatusOr<Txg> result) mutable {
+    const absl::Status loss = result.ok() ? self->LossSince(unflushed, logged) : absl::OkStatus();
+    done(loss.ok() ? std::move(result) : absl::StatusOr<Txg>(loss));
+  });
 }
 
 void HeadVolume::MakeDurable(absl::AnyInvocable<void(absl::Status)> done) {
-  Flush([done = std::move(done)](const absl::StatusOr<Txg>& txg) mutable { done(txg.status()); });
+  const uint64_t unflushed = unflushed_since_.exchange(kNothing);
+  uint64_t logged = kNothing;
+  if (!logged_since_.compare_exchange_strong(logged, unflushed))
+    logged = std::min(logged, unflushed);
+  parts_.log->MakeDurable(head_, [self = shared_from_this(), unflushed, logged,
+                                  done = std::move(done)](absl::Status status) mutable {
+    if (status.ok()) status = self->LossSince(unflushed, logged);
+    if (!status.ok()) self->logged_since_.store(kNothing);  // it has been told
+    done(std::move(status));
+  });
 }
 
 }  // namespace
@@ -482,7 +526,24 @@ void HeadVolume::MakeDurable(absl::AnyInvocable<void(absl::Status)> done) {
 std::shared_ptr<Volume> MakeHeadVolume(PoolParts& parts, TxgManager& txgs,
                                        std::shared_ptr<Head> head, std::string name,
                                        Holding holding) {
-  return std::make_shared<HeadVolume>(parts, txgs, std::move(head), std::move(name), holding);
+  return std::make_shared<HeadVolume>(parts, txgs, std::move(head), std::move(name), holding,
+                                      /*replays=*/false);
+}
+
+absl::Status ReplayInto(PoolParts& parts, TxgManager& txgs, std::shared_ptr<Head> head,
+                        uint64_t offset, std::span<const std::byte> data, uint64_t length) {
+  const auto volume = std::make_shared<HeadVolume>(parts, txgs, std::move(head), "a dataset",
+                                                   Holding::kFollows, /*replays=*/true);
+  if (!data.empty()) return volume->Write(offset, data);
+  while (length > 0) {
+    const uint64_t part = std::min<uint64_t>(length, kReplayedHoleBytes);
+    absl::Status status;
+    volume->Discard(offset, part, [&status](absl::Status result) { status = std::move(result); });
+    RETURN_IF_ERROR(status);
+    offset += part;
+    length -= part;
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace cowshed::engine

@@ -377,8 +377,9 @@ absl::Status OnlineCheck::CheckPool() {
   const absl::Status loaded = view->LoadSpace();
   if (!loaded.ok()) return Absorb(loaded, "allocator");
   const uint64_t allocated = pool.capacity_sectors - view->regions().free_sectors();
-  const uint64_t expected =
-      kFirstDataSector + used_sectors + freeing_sectors + view->free_log().sectors();
+  const uint64_t expected = kFirstDataSector + used_sectors + freeing_sectors +
+                            view->free_log().sectors() +
+                            (pool.has_intent_log() ? pool.intent_log.sectors : 0);
   if (allocated != expected) {
     Add("I1", "pool",
         StrCat(allocated, " sectors are not free, but ", expected, " are referenced or freed"));

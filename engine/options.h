@@ -68,7 +68,11 @@ struct PoolOptions {
   // grows with 1 / this.
   uint32_t condense_growth_percent = 85;
   uint32_t condense_chunks_per_txg = 256;  // of 169 entries, a page of LMDB each: 1 MiB, some 3 ms
-  bool punch_holes = true;                 // runs >= 1 MiB go back to the host
+  // The intent log is made as large as this and 1/64 of the capacity allow, when somebody first
+  // wants durable writes. It holds what they write between two txgs; below 256 KiB, or with 0,
+  // there is none, and they wait for a txg each.
+  uint64_t intent_log_max_bytes = 64 << 20;
+  bool punch_holes = true;  // runs >= 1 MiB go back to the host
   uint64_t punch_bytes_per_second = uint64_t{4} << 30;
 
   // Scrub: 16 MiB are read in some 10-100 ms, so that a commit for each bite costs little; a

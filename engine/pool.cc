@@ -353,6 +353,7 @@ absl::StatusOr<CheckReport> PoolImpl::Check() {
   const ReaderEpochs::Guard epoch(epochs_);
   ASSIGN_OR_RETURN(const std::unique_ptr<ReadTxn> txn, meta_->BeginRead());
   ASSIGN_OR_RETURN(CheckReport report, CheckPool(*txn, *blocks_, parts_->uid));
+  if (options_.read_only) RETURN_IF_ERROR(CheckIntentLog(opened_, blocks_->file(), &report));
   for (const uint64_t id : report.damaged_livelists) ReportDamage(static_cast<DatasetId>(id));
   return report;
 }

@@ -17,6 +17,7 @@
 #include "engine/backup.h"
 #include "engine/base/mutex.h"
 #include "engine/condenser.h"
+#include "engine/intent_log.h"
 #include "engine/maintenance.h"
 #include "engine/meta_copier.h"
 #include "engine/pool.h"
@@ -95,7 +96,8 @@ class PoolImpl final : public Pool {
   absl::Status OpenFiles();
   absl::Status CreateFiles();
   absl::Status CheckPair(const PoolRecord& record) const;
-  void StartBackground();
+  // Replays the intent log, then lets everything run.
+  absl::Status StartBackground();
   // A read has found this dataset's livelist damaged: it is dropped, and rebuilt.
   void ReportDamage(DatasetId id);
   absl::StatusOr<std::shared_ptr<Volume>> OpenVolume(const std::string& name,
@@ -129,6 +131,7 @@ class PoolImpl final : public Pool {
   PoolRecord opened_;
   std::unique_ptr<PoolParts> parts_;
   std::unique_ptr<TxgManager> txgs_;
+  std::unique_ptr<IntentLog> log_;
   std::unique_ptr<Reclaimer> reclaimer_;
   std::unique_ptr<Rebuilder> rebuilder_;
   std::unique_ptr<Trimmer> trimmer_;

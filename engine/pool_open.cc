@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Opening, making and closing a pool. Opening reads the pool record, the allocator's summary and
-// the free log: its cost does not depend on what is in the pool, and there is nothing to replay.
+// the free log, and replays the intent log, which is empty unless the last process died: its cost
+// does not depend on what is in the pool.
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -114,13 +115,20 @@ absl::StatusOr<std::unique_ptr<PoolImpl>> PoolImpl::Open(const PoolOptions& opti
                 pool->epochs_, pool->ids_, pool->heads_, pool->attachments_, pool->stats_,
                 *pool->pacer_, pool->opened_.uid});
   pool->txgs_ = std::make_unique<TxgManager>(*pool->parts_, pool->opened_);
-  if (!pool->options_.read_only) pool->StartBackground();
+  pool->log_ = std::make_unique<IntentLog>(*pool->parts_, *pool->txgs_);
+  pool->parts_->log = pool->log_.get();
+  if (!pool->options_.read_only) {
+    RETURN_IF_ERROR(pool->StartBackground());
+  } else if (pool->opened_.has_intent_log()) {
+    pool->stats_.log_ring_bytes = pool->opened_.intent_log.sectors * kSectorBytes;
+  }
   return pool;
 }
 
 PoolImpl::~PoolImpl() {
   if (copier_ != nullptr) copier_->Stop();
   for (const std::unique_ptr<BackgroundTask>& task : tasks_) task->Stop();
+  if (log_ != nullptr) log_->Stop();
   if (txgs_ != nullptr) txgs_->Stop();
 }
 
@@ -225,7 +233,8 @@ absl::Status PoolImpl::CreateFiles() {
   return txn->Commit();
 }
 
-void PoolImpl::StartBackground() {
+absl::Status PoolImpl::StartBackground() {
+  RETURN_IF_ERROR(log_->Load(opened_));
   reclaimer_ = std::make_unique<Reclaimer>(*parts_, *txgs_);
   rebuilder_ = std::make_unique<Rebuilder>(*parts_, *txgs_);
   trimmer_ = std::make_unique<Trimmer>(*parts_, *txgs_);
@@ -278,8 +287,11 @@ void PoolImpl::StartBackground() {
         punch->Wake();
       });
   txgs_->Start();
-  if (!options_.background_work) return;
+  RETURN_IF_ERROR(log_->Replay());
+  log_->Start();
+  if (!options_.background_work) return absl::OkStatus();
   for (const std::unique_ptr<BackgroundTask>& task : tasks_) task->Start();
+  return absl::OkStatus();
 }
 
 }  // namespace cowshed::engine

@@ -20,6 +20,7 @@
 #include "engine/checker.h"
 #include "engine/repair_state.h"
 #include "engine/store/file.h"
+#include "engine/store/intent_log_batch.h"
 #include "engine/store/lmdb_pages.h"
 #include "engine/store/meta_copy.h"
 
@@ -125,6 +126,7 @@ class RepairImpl final : public Repair {
       state_->plan.push_back("blocks and metadata are of different times: all data is read");
       state_->verify_data = true;
     }
+    RETURN_IF_ERROR(DropIntentLog());
     pool.capacity_sectors = superblock.capacity_sectors;
     state_->txg = std::max(pool.txg, superblock.stamp_txg);
     for (const auto& [id, snapshot] : state_->snapshots) {
@@ -156,6 +158,28 @@ class RepairImpl final : public Repair {
       state_->plan.push_back(StrCat(state_->unreadable_nodes.size(),
                                     " nodes that cannot be read are overwritten with zeros"));
     }
+    return absl::OkStatus();
+  }
+
+  // Its ring becomes free as everything that nobody marks. What it holds is younger than what is
+  // brought back, and would be played into trees that are not the ones it was written for.
+  absl::Status DropIntentLog() {
+    PoolRecord& pool = *state_->pool;
+    if (!pool.has_intent_log()) return absl::OkStatus();
+    state_->plan.emplace_back("the intent log is dropped: the first durable write makes a new one");
+    // What a copy says of the ring is no longer true: it is younger than all that is brought back.
+    const absl::StatusOr<IntentLogBacklog> backlog =
+        from_copy_ ? IntentLogBacklog() : ReadIntentLogBacklog(blocks_->file(), pool.intent_log);
+    if (!backlog.ok() && !absl::IsDataLoss(backlog.status())) return backlog.status();
+    if (!backlog.ok()) {
+      state_->Lose("intent log", std::string(StdView(backlog.status().message())) +
+                                     ": durable writes since the last commit are lost");
+    } else if (backlog->batches > 0) {
+      state_->Lose("intent log", StrCat(backlog->batches, " batches with ", backlog->bytes,
+                                        " bytes of durable writes had not been replayed"));
+    }
+    pool.features.incompatible &= ~kIntentLogFeature;
+    pool.intent_log = IntentLogRecord();
     return absl::OkStatus();
   }
 

@@ -64,6 +64,9 @@ enum class DropReason : uint8_t { kDamaged, kCostly, kCount };
 enum class RebuildResult : uint8_t { kCompleted, kCancelled, kFailed, kCount };
 enum class AttachMode : uint8_t { kReadOnly, kReadWrite, kShared, kCount };
 enum class CondenseResult : uint8_t { kCompleted, kCancelled, kFailed, kCount };
+// Why a durable write waited for a txg: there is no ring; it was much data; the ring was full; a
+// cut was being committed.
+enum class LogFallback : uint8_t { kNoRing, kLarge, kFull, kCut, kCount };
 enum class Alarm : uint8_t {
   kPoolSuspended,
   kPoolReserveReached,
@@ -97,8 +100,9 @@ struct PoolStats {
   Counter reclaim_round_budget_us;                       // that the last round was sized by
   Counter meta_map_bytes, meta_used_bytes, meta_file_bytes, meta_readers;
   Counter meta_oldest_reader_lag_txns;
-  Counter meta_copy_ms, meta_copy_bytes;  // of the newest copy: unix time, 0: none; its size
-  PerEnum<Alarm> alarms;                  // 0 or 1
+  Counter meta_copy_ms, meta_copy_bytes;   // of the newest copy: unix time, 0: none; its size
+  Counter log_ring_bytes, log_used_bytes;  // of the intent log; 0: there is none
+  PerEnum<Alarm> alarms;                   // 0 or 1
 
   Counter scrub_running, scrub_finish_ms;    // 0 or 1; unix time of the last one's end, 0: none
   Counter backup_running, backup_finish_ms;  // of the last that succeeded in this process
@@ -113,6 +117,9 @@ struct PoolStats {
   Counter reclaim_freed_bytes, expired, request_replays;
   Counter attachments_cut;  // asked to end by the server
   Counter meta_copies, meta_copy_failures;
+  Counter log_batches, log_written_bytes, log_waiters;  // of the intent log; waiters it answered
+  Counter log_replayed_entries;                         // when the pool was opened
+  PerEnum<LogFallback> log_fallbacks;
   PerEnum<DestroyKind> destroy_requests;
   PerEnum<DestroyMethod> destroy_methods;
   PerEnum<ReclaimFailure> reclaim_failures;
@@ -130,6 +137,7 @@ struct PoolStats {
   SyncHistogram reclaim_batch_seconds{kSyncSecondsBounds};
   SyncHistogram reclaim_txg_seconds{kSyncSecondsBounds};  // what a round added to its txg
   SyncHistogram condense_seconds{kSyncSecondsBounds};
+  SyncHistogram log_write_seconds{kSyncSecondsBounds};  // the synchronous write of a batch
   std::array<ReclaimHistogram, static_cast<size_t>(DestroyKind::kCount)> reclaim_seconds = {
       ReclaimHistogram(kReclaimSecondsBounds), ReclaimHistogram(kReclaimSecondsBounds),
       ReclaimHistogram(kReclaimSecondsBounds), ReclaimHistogram(kReclaimSecondsBounds)};

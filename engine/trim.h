@@ -31,6 +31,7 @@ enum class StateKey : uint8_t {
   kKept = 11,        // operation id, dataset id: what its window keeps
   kScrub = 14,       // operation id -> ScrubRecord, kept as long as its operation
   kBackup = 15,      // operation id: a backup is under way, or was when the program ended
+  kLogCut = 16,      // dataset id, txg -> IntentLogCut (store/intent_log_format.h)
 };
 
 // Starts a trim of [begin, end), or takes one up that `dataset->record.tree` already describes

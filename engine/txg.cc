@@ -13,6 +13,7 @@
 #include "engine/errors.h"
 #include "engine/gauges.h"
 #include "engine/head_sync.h"
+#include "engine/intent_log.h"
 #include "engine/refusals.h"
 
 namespace cowshed::engine {
@@ -23,8 +24,6 @@ using Clock = std::chrono::steady_clock;
 // Past this many dirty LMDB pages the remaining tasks move to the next txg: 32 MiB commit in some
 // tens of milliseconds, and the metadata reserve covers it twice.
 constexpr uint64_t kMaxMetaPages = 8192;
-// Of a host's free space, left to the metadata of what is written into the rest.
-constexpr uint64_t kHostSlackBytes = 8 << 20;
 constexpr uint64_t kPagesOfCommit = 8;  // the pool record, after the pages were counted
 constexpr int kMaxFailures = 3;         // of a txg for another reason than space or a task
 constexpr uint64_t kMinDirtyLimitBytes = 8 << 20;
@@ -36,11 +35,7 @@ uint64_t ChangesOf(const TxgContext& context) {
   return context.meta.changes() + context.writer.blocks_added();
 }
 
-// What writers may take of the host's free space; `before` where the host does not say.
-uint64_t HostFreeBytes(const PoolParts& parts, uint64_t before) {
-  const absl::StatusOr<uint64_t> host = parts.blocks.file().HostFreeBytes();
-  return host.ok() ? *host - std::min(*host, kHostSlackBytes) : before;
-}
+const std::vector<std::shared_ptr<Head>> kNoHeads;
 
 double Seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
 
@@ -357,6 +352,9 @@ void TxgManager::TakeSpaceFreeingTasks(Batch& batch) {
 
 absl::Status TxgManager::Attempt(Batch& batch, Stage* stage) {
   const auto begin = Clock::now();
+  *stage = Stage::kFinal;  // past an error of the intent log there is no way back
+  RETURN_IF_ERROR(parts_.log->health());
+  *stage = Stage::kPrepare;
   if (batch.only_frees_space) TakeSpaceFreeingTasks(batch);
   const absl::Status reserved = parts_.meta.Reserve(kMaxMetaPages);
   parts_.stats.alarms[Alarm::kPoolReserveReached] =
@@ -405,6 +403,7 @@ absl::Status TxgManager::Attempt(Batch& batch, Stage* stage) {
     }
     return absl::OkStatus();
   }
+  RETURN_IF_ERROR(parts_.log->Book(context, batch.only_frees_space ? kNoHeads : batch.heads));
   // A host that is full must say so here: in the middle of a commit it is too late (I7).
   if (!parts_.meta.FitsAllocated(meta->dirty_pages() + kPagesOfCommit)) {
     return absl::ResourceExhaustedError("the metadata's reserve does not hold this txg");
@@ -493,7 +492,6 @@ absl::Status TxgManager::Commit(TxgContext& context, Stage* stage) {
 }
 
 void TxgManager::Publish(TxgContext& context, const Batch& batch) {
-  static const std::vector<std::shared_ptr<Head>> kNoHeads;
   const HeadTable::Released released = parts_.heads.Publish(
       context.txg, context.publication, batch.only_frees_space ? kNoHeads : batch.heads);
   parts_.epochs.Publish(context.txg);

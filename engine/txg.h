@@ -54,6 +54,7 @@ struct PoolParts {
   PoolStats& stats;
   ReclaimPacer& pacer;
   PoolUid uid;
+  class IntentLog* log = nullptr;  // from before the txg thread starts until it has ended
 };
 
 // One attempt at one txg, as its tasks see it. Txg thread only.
@@ -66,8 +67,7 @@ struct TxgContext {
   PoolRecord pool;             // stored at the end of the txg
   std::set<DatasetId> fenced;  // snapshotted in this txg: bear and kill nothing more
   Publication publication;
-  bool operations_changed = false;
-  bool jobs_changed = false;
+  bool operations_changed = false, jobs_changed = false;
   bool drain_free_log = false;  // flush reusable frees into the bitmaps at the end
   std::vector<Run> to_punch;
   std::vector<std::unique_ptr<std::byte[]>> buffers;  // bytes that tasks gave to the writer

@@ -49,6 +49,10 @@ enum class Holding : uint8_t { kFollows, kPinned };
 std::shared_ptr<Volume> MakeHeadVolume(PoolParts& parts, TxgManager& txgs,
                                        std::shared_ptr<Head> head, std::string name,
                                        Holding holding);
+// Writes `length` bytes that a head accepted in an earlier life, zeros if `data` is empty: no quota
+// counts, and where the pool is full they come out of the reserve.
+absl::Status ReplayInto(PoolParts& parts, TxgManager& txgs, std::shared_ptr<Head> head,
+                        uint64_t offset, std::span<const std::byte> data, uint64_t length);
 std::shared_ptr<Volume> MakeSnapshotVolume(PoolParts& parts, std::shared_ptr<SnapshotView> view,
                                            std::string name);
 

@@ -98,6 +98,20 @@ constexpr Scalar<PoolStats> kPoolScalars[] = {
      &PoolStats::meta_copies},
     {"cowshed_meta_copy_failures_total", kCounter, "Copies of the metadata given up.",
      &PoolStats::meta_copy_failures},
+    {"cowshed_intent_log_ring_bytes", kGauge,
+     "Size of the intent log's ring; 0 until a durable write first wants one.",
+     &PoolStats::log_ring_bytes},
+    {"cowshed_intent_log_used_bytes", kGauge,
+     "Bytes of the ring that a crash would have to replay.", &PoolStats::log_used_bytes},
+    {"cowshed_intent_log_batches_total", kCounter, "Batches written to the intent log.",
+     &PoolStats::log_batches},
+    {"cowshed_intent_log_written_bytes_total", kCounter, "Bytes written to the intent log.",
+     &PoolStats::log_written_bytes},
+    {"cowshed_intent_log_waiters_total", kCounter,
+     "Durable writes answered by the intent log; by batches, how many shared one.",
+     &PoolStats::log_waiters},
+    {"cowshed_intent_log_replayed_entries_total", kCounter,
+     "Entries replayed when the pool was opened.", &PoolStats::log_replayed_entries},
     {"cowshed_read_bytes_total", kCounter, "Bytes read by clients.", &PoolStats::read_bytes},
     {"cowshed_write_bytes_total", kCounter, "Bytes written by clients.", &PoolStats::write_bytes},
     {"cowshed_blocks_written_bytes_total", kCounter,
@@ -165,6 +179,7 @@ constexpr std::string_view kDestroyMethods[] = {"livelist", "deadlist", "tree_wa
 constexpr std::string_view kReclaimFailures[] = {"damaged_list", "double_free", "io"};
 constexpr std::string_view kWindowEnds[] = {"expired", "space", "undone"};
 constexpr std::string_view kDropReasons[] = {"damaged", "costly"};
+constexpr std::string_view kLogFallbacks[] = {"no_ring", "large", "full", "cut"};
 constexpr std::string_view kResults[] = {"completed", "cancelled", "failed"};
 constexpr std::string_view kAttachModes[] = {"read_only", "read_write", "shared"};
 constexpr std::string_view kNbdCommands[] = {"read",  "write",        "flush",       "trim",
@@ -289,6 +304,12 @@ void AddPool(const PoolStats& pool, Families& families) {
   AddHistogramFamily("cowshed_lmdb_commit_duration_seconds",
                      "Duration of metadata commits, the point of durability.",
                      pool.sync_seconds[static_cast<size_t>(engine::SyncPhase::kCommit)], families);
+  AddHistogramFamily("cowshed_intent_log_write_duration_seconds",
+                     "Duration of the synchronous write of a batch.", pool.log_write_seconds,
+                     families);
+  AddPerEnum(MakeFamily("cowshed_intent_log_fallbacks_total",
+                        "Durable writes that waited for a transaction group instead.", kCounter),
+             "reason", kLogFallbacks, pool.log_fallbacks, families);
   AddPair(MakeFamily("cowshed_node_cache_requests_total",
                      "Look-ups in the cache of indirect nodes.", kCounter),
           "result", "hit", pool.node_cache_hits, "miss", pool.node_cache_misses, families);

@@ -175,13 +175,18 @@ grpc::ServerUnaryReactor* DataServiceImpl::WriteRange(Rpc* rpc,
                     engine::Volume& volume = **opened;
                     // The open txg is a later one than any that has committed before the write.
                     to->set_txg(context_.pool.committed_txg() + 1);
-                    WriteContent(context_, volume, from,
-                                 [this, to, volume = *std::move(opened), done = std::move(done)](
-                                     const absl::Status& written, uint64_t) mutable {
-                                   to->set_boot_id(context_.boot_id);
-                                   to->set_uid(volume->uid());
-                                   done(written);
-                                 });
+                    WriteContent(
+                        context_, volume, from,
+                        [this, to, volume = *std::move(opened), durable = from.durable(),
+                         done = std::move(done)](const absl::Status& written, uint64_t) mutable {
+                          to->set_boot_id(context_.boot_id);
+                          to->set_uid(volume->uid());
+                          if (!written.ok() || !durable) return done(written);
+                          engine::Volume& written_to = *volume;
+                          written_to.MakeDurable(context_.Counted(
+                              [volume = std::move(volume), done = std::move(done)](
+                                  absl::Status status) mutable { done(std::move(status)); }));
+                        });
                   });
 }
 
@@ -194,10 +199,16 @@ grpc::ServerUnaryReactor* DataServiceImpl::Flush(Rpc* rpc, const v1::FlushReques
         if (!status.ok()) return done(status);
         auto volume = OpenForWriting(context_, from.dataset(), from.expected_uid());
         if (!volume.ok()) return done(volume.status());
-        (*volume)->Flush(context_.Counted([this, to, done = std::move(done), volume = *volume](
+        to->set_boot_id(context_.boot_id);
+        if (from.data_only()) {
+          (*volume)->MakeDurable(
+              context_.Counted([done = std::move(done), volume = *volume](
+                                   absl::Status durable) mutable { done(std::move(durable)); }));
+          return;
+        }
+        (*volume)->Flush(context_.Counted([to, done = std::move(done), volume = *volume](
                                               const absl::StatusOr<engine::Txg>& txg) mutable {
           if (txg.ok()) to->set_txg(*txg);
-          to->set_boot_id(context_.boot_id);
           done(txg.status());
         }));
       });

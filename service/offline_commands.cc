@@ -185,6 +185,11 @@ int FindDamage(const engine::PoolOptions& options) {
               report->ok() ? "ok" : "damaged", report->txg, report->dataset_count,
               report->snapshot_count, report->block_count, report->referenced_bytes,
               report->total_findings);
+  if (report->log_batches > 0) {
+    std::printf("intent log: %" PRIu64 " batches with %" PRIu64
+                " bytes wait to be replayed when the pool is served\n",
+                report->log_batches, report->log_bytes);
+  }
   return report->ok() ? 0 : 1;
 }
 
@@ -256,6 +261,8 @@ int Inspect(const engine::PoolOptions& options, bool json) {
   if (!pool.ok()) return Report(pool.status());
   auto figures = Recount(**pool);
   if (!figures.ok()) return Report(figures.status());
+  figures->emplace_back("intent_log", std::vector<std::pair<std::string, uint64_t>>{
+                                          {"ring_bytes", (*pool)->stats().log_ring_bytes.load()}});
   figures->emplace_back("meta_copies", MetaCopyFigures(options));
   if (json) {
     PrintJson((*pool)->uid(), *figures);

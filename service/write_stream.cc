@@ -119,9 +119,9 @@ void WriteStream::SendAck() {
 }
 
 void WriteStream::Apply(const v1::WriteRequest& request) {
-  if (volume_ == nullptr) return Applied(Open(request), 0, std::nullopt);
+  if (volume_ == nullptr) return Applied(Open(request), 0, false, std::nullopt);
   if (!request.has_chunk()) {
-    return Applied(InvalidField("chunk", "is missing"), 0, std::nullopt);
+    return Applied(InvalidField("chunk", "is missing"), 0, false, std::nullopt);
   }
   ApplyChunk(request.chunk());
 }
@@ -142,21 +142,31 @@ absl::Status WriteStream::Open(const v1::WriteRequest& request) {
 void WriteStream::ApplyChunk(const v1::WriteChunk& chunk) {
   if (chunk.content_case() == v1::WriteChunk::kFlush) {
     if (!chunk.flush()) {
-      return Applied(InvalidField("flush", "can only be true"), 0, std::nullopt);
+      return Applied(InvalidField("flush", "can only be true"), 0, false, std::nullopt);
     }
-    volume_->Flush(context_.Counted([self = shared_from_this()](
-                                        const absl::StatusOr<engine::Txg>& txg) {
-      self->Applied(txg.status(), 0, txg.ok() ? std::optional<engine::Txg>(*txg) : std::nullopt);
+    volume_->Flush(
+        context_.Counted([self = shared_from_this()](const absl::StatusOr<engine::Txg>& txg) {
+          self->Applied(txg.status(), 0, false,
+                        txg.ok() ? std::optional<engine::Txg>(*txg) : std::nullopt);
+        }));
+    return;
+  }
+  if (chunk.content_case() == v1::WriteChunk::kMakeDurable) {
+    if (!chunk.make_durable()) {
+      return Applied(InvalidField("make_durable", "can only be true"), 0, false, std::nullopt);
+    }
+    volume_->MakeDurable(context_.Counted([self = shared_from_this()](const absl::Status& status) {
+      self->Applied(status, 0, true, std::nullopt);
     }));
     return;
   }
   WriteContent(context_, *volume_, chunk,
                [self = shared_from_this()](const absl::Status& status, uint64_t bytes) {
-                 self->Applied(status, bytes, std::nullopt);
+                 self->Applied(status, bytes, false, std::nullopt);
                });
 }
 
-void WriteStream::Applied(const absl::Status& status, uint64_t bytes,
+void WriteStream::Applied(const absl::Status& status, uint64_t bytes, bool durable,
                           std::optional<engine::Txg> flushed_txg) {
   engine::MutexLock lock(mutex_);
   applying_ = false;
@@ -165,7 +175,8 @@ void WriteStream::Applied(const absl::Status& status, uint64_t bytes,
   accepted_bytes_ += bytes;
   // What the next chunk may add must not go past the interval.
   const bool due = accepted_bytes_ - acked_bytes_ > kAckIntervalBytes - kMaxChunkBytes;
-  if (due || flushed_txg) SendAck();
+  if (due || durable || flushed_txg) SendAck();
+  if (durable) acks_.back().set_durable(true);
   if (flushed_txg) {
     acks_.back().set_flushed_txg(*flushed_txg);
     flushed_.set_flushed_txg(*flushed_txg);

@@ -61,9 +61,10 @@ class WriteStream final : public grpc::ServerBidiReactor<v1::WriteRequest, v1::W
   void Apply(const v1::WriteRequest& request) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Open(const v1::WriteRequest& request);
   void ApplyChunk(const v1::WriteChunk& chunk) ABSL_LOCKS_EXCLUDED(mutex_);
-  // The message in hand is done: `bytes` more are accepted, or `status` says why not.
-  void Applied(const absl::Status& status, uint64_t bytes, std::optional<engine::Txg> flushed_txg)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  // The message in hand is done: `bytes` more are accepted, or `status` says why not; `durable`:
+  // so is all before it, in `flushed_txg` if it was a flush.
+  void Applied(const absl::Status& status, uint64_t bytes, bool durable,
+               std::optional<engine::Txg> flushed_txg) ABSL_LOCKS_EXCLUDED(mutex_);
 
   ServiceContext& context_;
   grpc::CallbackServerContext* const rpc_;

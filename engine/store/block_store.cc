@@ -225,6 +225,29 @@ absl::StatusOr<Txg> BlockStore::SyncStamped(Txg txg, Txg committed_stamp,
   return txg;
 }
 
+absl::Status BlockStore::health() const { return failed_.load() ? Failed() : absl::OkStatus(); }
+
+absl::Status BlockStore::WriteZeros(const Run& run) {
+  RETURN_IF_ERROR(CheckPlace(run.address, run.sectors));
+  const std::vector<std::byte> zeros(std::min<size_t>(run.sectors, kMaxWriteBytes / kSectorBytes) *
+                                     kSectorBytes);
+  written_since_sync_.store(true);
+  for (uint64_t done_bytes = 0, bytes = uint64_t{run.sectors} * kSectorBytes; done_bytes < bytes;) {
+    const size_t count = std::min<uint64_t>(bytes - done_bytes, zeros.size());
+    RETURN_IF_ERROR(
+        file_->Write(run.address * kSectorBytes + done_bytes, std::span(zeros).first(count)));
+    done_bytes += count;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status BlockStore::WriteLog(uint64_t sector, std::span<const std::byte> batch) {
+  RETURN_IF_ERROR(health());
+  const absl::Status status = file_->WriteDurable(sector * kSectorBytes, batch);
+  if (!status.ok()) failed_.store(true);
+  return status;
+}
+
 absl::Status BlockStore::Punch(const Run& run) {
   RETURN_IF_ERROR(CheckPlace(run.address, run.sectors));
   return file_->Punch(run.address * kSectorBytes, uint64_t{run.sectors} * kSectorBytes);

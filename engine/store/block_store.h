@@ -52,6 +52,15 @@ class BlockStore {
   // synced any more (I7). Txg thread only.
   absl::StatusOr<Txg> SyncStamped(Txg txg, Txg committed_stamp, uint64_t capacity_sectors);
   absl::Status Punch(const Run& run);
+  // Writes zeros over sectors that no block has. Durable with the next SyncStamped.
+  absl::Status WriteZeros(const Run& run);
+  // Writes whole sectors of the intent log from `sector` on: they are durable once it returns OK.
+  // After an error the store takes no writes any more (I7). Any thread, one at a time.
+  absl::Status WriteLog(uint64_t sector, std::span<const std::byte> batch);
+  // I7: takes no writes any more.
+  void Fail() { failed_.store(true); }
+  // OK, or that a write or sync has failed and nothing is written any more.
+  absl::Status health() const;
 
   File& file() { return *file_; }
   uint64_t checksum_errors() const { return checksum_errors_.load(); }

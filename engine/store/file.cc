@@ -47,9 +47,17 @@ absl::Status ErrnoStatus(int error, std::string_view message) {
 
 class PosixFile final : public File {
  public:
-  PosixFile(std::string path, int descriptor, bool is_device)
-      : path_(std::move(path)), descriptor_(descriptor), is_device_(is_device) {}
-  ~PosixFile() override { close(descriptor_); }
+  PosixFile(std::string path, int descriptor, int durable_descriptor, bool is_device)
+      : path_(std::move(path)),
+        descriptor_(descriptor),
+        durable_descriptor_(durable_descriptor),
+        is_device_(is_device) {}
+  ~PosixFile() override {
+    close(descriptor_);
+    if (durable_descriptor_ >= 0) {
+      close(durable_descriptor_);
+    }
+  }
 
   absl::Status Read(uint64_t offset, std::span<std::byte> out) const override {
     RETURN_IF_ERROR(Failpoints::Hit("file.read"));
@@ -118,6 +126,23 @@ class PosixFile final : public File {
     }
   }
 
+  absl::Status WriteDurable(uint64_t offset, std::span<const std::byte> data) override {
+    RETURN_IF_ERROR(Failpoints::Hit("file.write_durable"));
+    while (!data.empty()) {
+      const ssize_t written =
+          pwrite(durable_descriptor_, data.data(), data.size(), static_cast<off_t>(offset));
+      if (written < 0 && errno == EINTR) {
+        continue;
+      }
+      if (written < 0) {
+        return Error("durable write", offset);
+      }
+      offset += static_cast<uint64_t>(written);
+      data = data.subspan(static_cast<size_t>(written));
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status Sync() override {
     RETURN_IF_ERROR(Failpoints::Hit("file.sync"));
     return fdatasync(descriptor_) == 0 ? absl::OkStatus() : Error("sync", 0);
@@ -184,10 +209,19 @@ class PosixFile final : public File {
 
   const std::string path_;
   const int descriptor_;
+  // Opened with O_DSYNC; -1 where nothing is written. A description of its own: the host tells each
+  // open description once of an error that it met writing back, so that what a durable write is
+  // told does not keep the next Sync from being told, too.
+  const int durable_descriptor_;
   const bool is_device_;
 };
 
 }  // namespace
+
+absl::Status File::WriteDurable(uint64_t offset, std::span<const std::byte> data) {
+  RETURN_IF_ERROR(Write(offset, data));
+  return Sync();
+}
 
 absl::Status FileSystemStatus(const std::error_code& error, std::string_view what) {
   return error ? absl::ErrnoToStatus(error.value(), View(what)) : absl::OkStatus();
@@ -252,7 +286,13 @@ absl::StatusOr<std::unique_ptr<File>> OpenFile(const std::string& path, bool cre
   if (descriptor < 0) {
     return ErrnoStatus(errno, StrCat("open ", path));
   }
-  auto file = std::make_unique<PosixFile>(path, descriptor, is_device);
+  // Without O_EXCL: a device that this process has claimed refuses a second claim by it, too.
+  const int durable = read_only ? -1 : open(path.c_str(), O_WRONLY | O_DSYNC | O_CLOEXEC);
+  const int error = errno;
+  auto file = std::make_unique<PosixFile>(path, descriptor, durable, is_device);
+  if (!read_only && durable < 0) {
+    return ErrnoStatus(error, StrCat("open ", path, " for durable writes"));
+  }
   if (create) {
     // Also of a file that is there: perhaps whoever made it did not get this far.
     const size_t slash = path.rfind('/');

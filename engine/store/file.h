@@ -7,7 +7,7 @@
 // Errors      errno becomes a Status: ENOSPC/EDQUOT RESOURCE_EXHAUSTED, EIO UNAVAILABLE, others by
 //             absl::ErrnoToStatus; each names the path and the offset. Short reads and writes are
 //             continued; a read past the end yields zeros (the file is sparse).
-// Failpoints  file.read, file.write, file.sync, file.allocate
+// Failpoints  file.read, file.write, file.write_durable, file.sync, file.allocate
 #pragma once
 
 #include <sys/uio.h>
@@ -32,6 +32,9 @@ class File {
   virtual absl::Status Write(uint64_t offset, std::span<const std::byte> data) = 0;
   // Writes the pieces one after another from `offset`.
   virtual absl::Status WriteV(uint64_t offset, std::span<const iovec> pieces) = 0;
+  // Writes bytes that are on stable storage once it returns OK, without waiting for those that
+  // others have written elsewhere in the file. After an error nothing is known of them.
+  virtual absl::Status WriteDurable(uint64_t offset, std::span<const std::byte> data);
   // Everything written before is on stable storage, or an error: then nothing is known (I7).
   virtual absl::Status Sync() = 0;
   // Returns the range to the host (hole punching, BLKDISCARD). UNIMPLEMENTED where it cannot.

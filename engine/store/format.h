@@ -113,7 +113,10 @@ struct FeatureMasks {
   uint64_t read_only_compatible = 0;
   uint64_t compatible = 0;
 };
-inline constexpr FeatureMasks kKnownFeatures{};  // none yet
+// Incompatible: the pool has an intent log, which a program that does not know it would not replay.
+// Bit 0 of every mask is never assigned: that of a feature which no program knows.
+inline constexpr uint64_t kIntentLogFeature = 2;
+inline constexpr FeatureMasks kKnownFeatures{.incompatible = kIntentLogFeature};
 inline constexpr uint32_t kFormatVersion = 1;
 
 struct PoolUid {

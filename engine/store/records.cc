@@ -101,6 +101,9 @@ void Fields(Archive& archive, Record& record) {
   archive(record.freed_sectors_total);
   archive(record.destroyed_by_kind);
   archive(record.destroyed_by_method);
+  if (record.has_intent_log()) {
+    archive(record.intent_log);
+  }
 }
 
 template <typename Archive, Same<NameRecord> Record>

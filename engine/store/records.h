@@ -18,6 +18,7 @@
 #include "engine/store/codec.h"
 #include "engine/store/format.h"
 #include "engine/store/id_source.h"
+#include "engine/store/intent_log_format.h"
 #include "engine/store/job_records.h"
 #include "engine/store/meta_store.h"
 
@@ -58,7 +59,9 @@ struct PoolRecord {
   uint64_t freed_sectors_total = 0;
   uint64_t destroyed_by_kind[4] = {};    // DestroyKind
   uint64_t destroyed_by_method[3] = {};  // DestroyMethod
+  IntentLogRecord intent_log;            // stored only with kIntentLogFeature
 
+  bool has_intent_log() const { return (features.incompatible & kIntentLogFeature) != 0; }
   std::string Encode() const;
   static absl::StatusOr<PoolRecord> Decode(std::string_view bytes);
 };

@@ -98,6 +98,8 @@ std::vector<Fault> Faults() {
   full.status = absl::ResourceExhaustedError("injected: no space");
   full.once_only = true;
   file("Sync", FileOp::kSync);
+  file("WriteDurable", FileOp::kWriteDurable);
+  file("TornWriteDurable", FileOp::kWriteDurable).torn_bytes = 4096;
   file("Punch", FileOp::kPunch);
   for (const auto& [name, point] :
        std::vector<std::pair<std::string, std::string>>{{"MetaPut", "meta.put"},
@@ -107,6 +109,9 @@ std::vector<Fault> Faults() {
                                                         {"DataWritten", "sync.data_written"},
                                                         {"TasksRun", "sync.tasks_run"},
                                                         {"BeforeFsync", "sync.before_fsync"},
+                                                        {"RingWritten", "log.ring_written"},
+                                                        {"BeforeLogWrite", "log.before_write"},
+                                                        {"AfterLogWrite", "log.after_write"},
                                                         {"BeforeCommit", "sync.before_commit"},
                                                         {"AfterCommit", "sync.after_commit"},
                                                         {"ReclaimStep", "reclaim.step"},

@@ -179,7 +179,8 @@ class Worker:
 
     def _flush(self) -> None:
         try:
-            self._insist(self._file.flush)
+            by_txg = self._random.random() < 0.5
+            self._insist(self._file.flush if by_txg else self._file.fdatasync)
         except cowshed.LostWritesError as error:
             self._note_lost(error)
             return

@@ -226,6 +226,9 @@ class Soak:
     def _begin(self) -> None:
         self._server.start(*OPTIONS)
         with cowshed.connect(self._server.unix) as client:
+            client.create("first", 1 << 20)
+            client.fdatasync("first")  # has the ring of the intent log made, which stays
+            client.destroy("first").wait()
             self._initial_bytes = client.pool().allocated_bytes
         self._workers = [
             Worker(self._server, number, self._seed, timeout=self._timeout)

@@ -75,6 +75,27 @@ class BackupTest : public ::testing::Test {
   }};
 };
 
+// What the intent log holds is younger than the copy: it has no log, and no ring.
+TEST_F(BackupTest, HasNoIntentLog) {
+  ASSERT_OK(pool_.Create("d", kSize).status());
+  ASSERT_OK(pool_.Snapshot("d@s").status());
+  ASSERT_OK(pool_.Write("d", 0, std::string(4096, 'a')));
+  ASSERT_OK(pool_.MakeDurable("d"));
+  ASSERT_OK(pool_.Write("d", 0, std::string(4096, 'b')));
+  ASSERT_OK(pool_.MakeDurable("d"));
+  ASSERT_OK(pool_.Rollback("d").status());
+  ASSERT_GT(pool_->stats().log_ring_bytes.load(), 0u);
+  ASSERT_EQ(Run(directory_.Path("b")).state, OperationState::kSucceeded);
+  const auto restored = Restore(directory_.Path("b"));
+  EXPECT_EQ(restored->stats().log_ring_bytes.load(), 0u);
+  EXPECT_EQ(DigestOf(*restored, "d"), DigestOf(*restored, "d@s"));
+  ExpectClean(*restored);
+  const auto volume = ValueOf(restored->OpenVolume("d", ""));
+  Await<absl::Status> durable;
+  volume->MakeDurable(durable.Callback());
+  ASSERT_OK(durable.Wait());  // which makes it one of its own
+}
+
 TEST_F(BackupTest, IsOfOneMomentUnderWrites) {
   std::map<std::string, uint64_t> digests;
   for (int i = 0; i < 4; ++i) {

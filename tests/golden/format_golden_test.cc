@@ -16,6 +16,7 @@
 #include "engine/store/file.h"
 #include "engine/store/format.h"
 #include "engine/store/free_log.h"
+#include "engine/store/intent_log_batch.h"
 #include "engine/store/region_bitmap.h"
 #include "engine/store/region_records.h"
 #include "tests/support/testing.h"
@@ -164,6 +165,52 @@ TEST(FormatGoldenTest, RegionSumsAndKeys) {
   EXPECT_EQ(Hex(FreeLogKey(0x0102030405060708, 0x090a0b0c)),
             "0102030405060708"
             "090a0b0c");
+}
+
+TEST(FormatGoldenTest, IntentLogBatch) {
+  IntentBatchBuilder builder;
+  builder.Begin(/*log_id=*/0x0102030405060708, /*sequence=*/0x11);
+  const std::string data = "abc";
+  IntentEntry entry = {
+      .dataset = 0x20, .offset_bytes = 0x30, .length_bytes = 3, .layer = 0x50, .cut_txg = 0x60};
+  builder.Add(entry, std::as_bytes(std::span(data)));
+  entry.offset_bytes = 0x33;  // goes on where the one before ends: one entry
+  builder.Add(entry, std::as_bytes(std::span(data)));
+  builder.Add({.dataset = 0x21,
+               .offset_bytes = 0x1000,
+               .length_bytes = 0x2000,
+               .layer = 0x51,
+               .cut_txg = 0x61,
+               .flags = IntentEntry::kZeros},
+              {});
+  const auto batch = builder.Finish(/*offset_sectors=*/0x70);
+  ASSERT_EQ(batch.size(), kSectorBytes);
+  const std::string expected =
+      "434f574c4f473100"  // COWLOG1
+      "0807060504030201"  // log id
+      "1100000000000000"  // sequence
+      "7000000000000000"  // offset in the ring
+      "96000000"          // bytes: 48 + 48 + 6 + 48
+      "02000000"          // entries
+      "55b2f9fea78e105f"  // checksum
+      "2000000000000000"  // dataset
+      "3000000000000000"  // offset
+      "0600000000000000"  // length
+      "5000000000000000"  // layer
+      "6000000000000000"  // cut_txg
+      "00000000"          // flags
+      "00000000"
+      "616263616263"  // the bytes
+      "2100000000000000"
+      "0010000000000000"
+      "0020000000000000"
+      "5100000000000000"
+      "6100000000000000"
+      "01000000"  // zeros: no bytes follow
+      "00000000";
+  const std::string found = Hex({reinterpret_cast<const char*>(batch.data()), batch.size()});
+  EXPECT_EQ(found.substr(0, expected.size()), expected);
+  EXPECT_EQ(found.substr(expected.size()), std::string(found.size() - expected.size(), '0'));
 }
 
 TEST(FormatGoldenTest, FreeLogChunk) {

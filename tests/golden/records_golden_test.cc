@@ -394,6 +394,27 @@ TEST(RecordsGoldenTest, Job) { ExpectGolden(SampleJobRecord(), kJobRecordHex); }
 TEST(RecordsGoldenTest, Rebuild) { ExpectGolden(SampleRebuildRecord(), kRebuildRecordHex); }
 TEST(RecordsGoldenTest, Operation) { ExpectGolden(SampleOperationRecord(), kOperationRecordHex); }
 
+// With the feature bit of the intent log, and only then, the record goes on with the log's.
+TEST(RecordsGoldenTest, PoolWithAnIntentLog) {
+  PoolRecord record = SamplePoolRecord();
+  record.features.incompatible = 3;
+  record.intent_log = {.id = 0x1c22,
+                       .address = 0x1d22,
+                       .sectors = 0x1e22,
+                       .committed_layer = 0x1f22,
+                       .first_offset_sectors = 0x2022,
+                       .first_sequence = 0x2122};
+  std::string hex = kPoolRecordHex;
+  hex.replace(2 * 20, 2, "03");
+  ExpectGolden(record, hex +
+                           "221c000000000000"    // id
+                           "221d000000000000"    // address
+                           "221e000000000000"    // sectors
+                           "221f000000000000"    // committed_layer
+                           "2220000000000000"    // first_offset_sectors
+                           "2221000000000000");  // first_sequence
+}
+
 TEST(RecordsGoldenTest, AbsentOptionalAndNoLabels) {
   DatasetRecord record = SampleDatasetRecord();
   record.quota_bytes.reset();

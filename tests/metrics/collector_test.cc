@@ -73,6 +73,8 @@ TEST_F(CollectorTest, ShowsWhatTheEngineCounted) {
   pool_.node_cache_misses = 11;
   pool_.attachments[engine::AttachMode::kShared] = 22;
   pool_.attachments_cut = 23;
+  pool_.log_fallbacks[engine::LogFallback::kFull] = 14;
+  pool_.log_waiters = 15;
   service_.connections = 12;
   service_.executor_rejected = 13;
   service_.nbd.connections = 14;
@@ -103,6 +105,8 @@ TEST_F(CollectorTest, ShowsWhatTheEngineCounted) {
   EXPECT_EQ(ValueOf(families, "cowshed_attachments", {{"mode", "shared"}}), 22);
   EXPECT_EQ(ValueOf(families, "cowshed_attachments", {{"mode", "read_write"}}), 0);
   EXPECT_EQ(ValueOf(families, "cowshed_attachments_cut_total"), 23);
+  EXPECT_EQ(ValueOf(families, "cowshed_intent_log_fallbacks_total", {{"reason", "full"}}), 14);
+  EXPECT_EQ(ValueOf(families, "cowshed_intent_log_waiters_total"), 15);
   EXPECT_EQ(ValueOf(families, "cowshed_connections"), 12);
   EXPECT_EQ(ValueOf(families, "cowshed_executor_rejected_total"), 13);
   EXPECT_EQ(ValueOf(families, "cowshed_nbd_connections"), 14);

@@ -94,7 +94,7 @@ std::string StateDifference(const VisibleState& expected, const VisibleState& fo
 
 void SetCrashOptions(PoolOptions* options) {
   ScriptOptions()(options);
-  options->capacity_bytes = 8 << 20;
+  options->capacity_bytes = 16 << 20;  // the least that an intent log is made for
   options->meta_map_bytes = 64 << 20;
   options->meta_reserve_bytes = 64 << 10;
   options->blocks_reserve_bytes = 1 << 20;
@@ -189,6 +189,7 @@ class ScriptRecorder {
     AddWindows();
     AddLivelists();
     AddDeaths();
+    AddDurableWrites();
     return recorder_.Take();
   }
 
@@ -268,6 +269,59 @@ class ScriptRecorder {
                   "the script rebuilds");
     Do("destroy l and m", [&] { return pool_.Destroy("m").status(); });
     Do("drain", [&] { return pool_->DrainBackground(); });
+  }
+  // Durable writes without a txg, and what takes them away or brings them back.
+  void AddDurableWrites() {
+    const auto durable = [&](uint64_t block, char byte, uint64_t blocks) {
+      return [this, block, byte, blocks]() -> absl::Status {
+        RETURN_IF_ERROR(pool_.Write("y", block * kBlock, std::string(blocks * kBlock, byte)));
+        return pool_.MakeDurable("y");
+      };
+    };
+    Do("create y", [&] { return pool_.Create("y", 32 * kBlock).status(); });
+    Do("the ring is made", durable(0, 'a', 2));
+    Do("durable write", durable(1, 'b', 3));
+    Do("snapshot y", [&] { return pool_.Snapshot("y@s").status(); });
+    Do("durable write", durable(2, 'c', 1));
+    Do("durable discard", [&]() -> absl::Status {
+      RETURN_IF_ERROR(pool_.Discard("y", kBlock, 2 * kBlock));
+      return pool_.MakeDurable("y");
+    });
+    Do("roll y back", [&] { return pool_.Rollback("y").status(); });
+    Do("durable write", durable(5, 'd', 2));
+    Do("shrink y", [&] { return pool_.Resize("y", 6 * kBlock).status(); });
+    Do("the trim", [&] { return pool_->DrainBackground(); });
+    Do("grow y", [&] { return pool_.Resize("y", 32 * kBlock).status(); });
+    for (uint64_t i = 0; i < 40; ++i) {
+      Do("durable write", durable(i % 30, static_cast<char>('a' + i % 26), 1 + i % 2));
+    }
+    std::string operation;
+    Do("destroy y with a window", [&]() -> absl::Status {
+      DestroyDatasetsArgs args;
+      args.names = {"y"};
+      args.recursive = true;
+      args.reclaim_after_ms = 60000;
+      ASSIGN_OR_RETURN(const Outcome outcome, pool_.Call(&Pool::DestroyDatasets, args));
+      operation = outcome.operation->name;
+      return absl::OkStatus();
+    });
+    Do("undestroy y", [&] {
+      Await<absl::StatusOr<Outcome>> done;
+      pool_->Undestroy(operation, std::nullopt, done.Callback());
+      return done.Wait().status();
+    });
+    Do("durable write", durable(7, 'e', 2));
+    recorder_
+        .Step("a durable write that fails",
+              [&] {
+                RETURN_IF_ERROR(Failpoints::Arm("file.write_durable=eio:count=1"));
+                const absl::Status status = durable(9, 'f', 2)();
+                Failpoints::DisarmAll();
+                return status;
+              })
+        .IgnoreError();
+    recorder_.Restart("the next process", [&] { pool_.Reopen(); });
+    Do("durable write", durable(20, 'g', 2));
   }
   // The process dies with writes that no sync covered, and a new one goes on.
   void AddDeaths() {

@@ -87,6 +87,23 @@ TEST_F(DataServiceTest, WriteRangeNamesTheTxgAndTheBoot) {
   EXPECT_LE(reply.txg(), Flush("a").txg());
 }
 
+// A durable write, and a data-only flush, need no txg once the intent log has its ring.
+TEST_F(DataServiceTest, DurableWritesNeedNoTxg) {
+  Create("a");
+  Call(data(), &Data::WriteRange, "dataset: 'a' data: 'moo' durable: true");
+  const auto reply = Call(data(), &Data::WriteRange, "dataset: 'a' data: 'mow' durable: true");
+  EXPECT_EQ(reply.boot_id(), server_->boot_id());
+  Write("a", 3, "!");
+  const auto flushed = Call(data(), &Data::Flush, "dataset: 'a' data_only: true");
+  EXPECT_EQ(flushed.boot_id(), server_->boot_id());
+  EXPECT_EQ(flushed.txg(), 0u);
+  EXPECT_EQ(pool_->stats().log_batches.load(), 2u);
+  EXPECT_EQ(Read("a", 0, 4), "mow!");
+  Snapshot({"a@s"});
+  EXPECT_FAILS(Try(data(), &Data::Flush, "dataset: 'a@s' data_only: true"), kFailedPrecondition,
+               SNAPSHOT_IS_READ_ONLY);
+}
+
 TEST_F(DataServiceTest, RangesRefuseWhatIsWrong) {
   Create("a", 5000);
   Snapshot({"a@s"});

@@ -92,6 +92,25 @@ TEST_F(WriteStreamTest, FlushIsAcknowledgedWithItsTxgAndIsDurable) {
   EXPECT_EQ(Read("a", 0, 6), "moobaa");
 }
 
+TEST_F(WriteStreamTest, MakeDurableIsAcknowledgedWithoutATxg) {
+  Create("a", kMiB);
+  Call(data(), &Data::WriteRange, "dataset: 'a' data: '...' durable: true");
+  Writer writer(data(), "dataset: 'a'");
+  writer.Bytes(0, "moo");
+  writer.Chunk("make_durable: true");
+  v1::WriteAck ack;
+  ASSERT_TRUE(writer.ReadAck(&ack));
+  EXPECT_EQ(ack.accepted_bytes(), 3u);
+  EXPECT_TRUE(ack.durable());
+  EXPECT_FALSE(ack.has_flushed_txg());
+  EXPECT_EQ(pool_->stats().log_batches.load(), 1u);
+  writer.Bytes(3, "baa");
+  std::vector<v1::WriteAck> acks;
+  EXPECT_TRUE(writer.Finish(&acks).ok());
+  ASSERT_EQ(acks.size(), 1u);
+  EXPECT_FALSE(acks[0].durable());
+}
+
 TEST_F(WriteStreamTest, ChunksApplyInOrder) {
   Create("a", 4 * kMiB);
   Writer writer(data(), "dataset: 'a'");
@@ -140,6 +159,7 @@ TEST_F(WriteStreamTest, HeaderAndChunksAreChecked) {
   };
   EXPECT_FAILS(chunk(""), kInvalidArgument, INVALID_FIELD);
   EXPECT_FAILS(chunk("flush: false"), kInvalidArgument, INVALID_FIELD);
+  EXPECT_FAILS(chunk("make_durable: false"), kInvalidArgument, INVALID_FIELD);
   EXPECT_FAILS(chunk("data: '" + std::string(kMiB + 1, 'x') + "'"), kInvalidArgument,
                CHUNK_TOO_LARGE);
   EXPECT_FAILS(chunk("zero_bytes: 1048577"), kOutOfRange, BEYOND_SIZE);

@@ -83,6 +83,18 @@ absl::Status FaultFile::WriteV(uint64_t offset, std::span<const iovec> pieces) {
   return status;
 }
 
+absl::Status FaultFile::WriteDurable(uint64_t offset, std::span<const std::byte> data) {
+  uint64_t torn_bytes = 0;
+  absl::Status status = plan_->Next(FileOp::kWriteDurable, offset, &torn_bytes);
+  if (status.ok()) {
+    status = file_->WriteDurable(offset, data);
+  } else if (torn_bytes > 0) {
+    status.Update(file_->Write(offset, data.first(std::min<size_t>(data.size(), torn_bytes))));
+  }
+  plan_->Record({FileOp::kWriteDurable, offset, data.size(), status});
+  return status;
+}
+
 absl::Status FaultFile::Sync() {
   uint64_t torn_bytes = 0;
   absl::Status status = plan_->Next(FileOp::kSync, 0, &torn_bytes);

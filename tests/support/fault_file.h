@@ -20,7 +20,7 @@
 
 namespace cowshed::engine {
 
-enum class FileOp : uint8_t { kRead, kWrite, kSync, kPunch, kTruncate };
+enum class FileOp : uint8_t { kRead, kWrite, kWriteDurable, kSync, kPunch, kTruncate };
 
 struct FileCall {
   FileOp op = FileOp::kRead;
@@ -72,6 +72,7 @@ class FaultFile : public File {
   absl::Status Read(uint64_t offset, std::span<std::byte> out) const override;
   absl::Status Write(uint64_t offset, std::span<const std::byte> data) override;
   absl::Status WriteV(uint64_t offset, std::span<const iovec> pieces) override;
+  absl::Status WriteDurable(uint64_t offset, std::span<const std::byte> data) override;
   absl::Status Sync() override;
   absl::Status Punch(uint64_t offset, uint64_t bytes) override;
   absl::Status Truncate(uint64_t bytes) override;

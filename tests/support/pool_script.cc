@@ -35,6 +35,17 @@ class ScriptBuilder {
         },
         [=](PoolImage* image) { image->contents[name].replace(offset, length, data); });
   }
+  // By the intent log, but for the first: it has the ring made.
+  void WriteDurable(const std::string& name, uint64_t offset, char byte, uint64_t length) {
+    const std::string data(length, byte);
+    Add(
+        "durable write " + name,
+        [=](TempPool& pool) {
+          const absl::Status status = pool.Write(name, offset, data);
+          return status.ok() ? pool.MakeDurable(name) : status;
+        },
+        [=](PoolImage* image) { image->contents[name].replace(offset, length, data); });
+  }
   void Discard(const std::string& name, uint64_t first, uint64_t count) {
     Add(
         "discard " + name,
@@ -221,7 +232,11 @@ void AddBytes(ScriptBuilder& script) {
   script.DestroySnapshot("a@3");
   script.Drain();
   script.Write("a", 0, 'r', 10 * kBlock);
+  script.WriteDurable("a", kBlock + 7, 's', 2 * kBlock);
+  script.WriteDurable("a", 2 * kBlock, 't', kBlock);
+  script.WriteDurable("a", 60 * kBlock, 'u', 100);
   script.Rollback("a", "a@2");
+  script.WriteDurable("a", 3 * kBlock, 'v', 2 * kBlock);
 }
 
 // Clones, of snapshots and of a head; holds, deferral, promotion, names, sizes.
@@ -236,7 +251,9 @@ void AddLineages(ScriptBuilder& script) {
   script.Hold("a@1", "tag");
   script.Defer("a@1");
   script.Release("a@1", "tag");
+  script.WriteDurable("a", 50 * kBlock, 'f', 3 * kBlock);
   script.Promote("a", "c", {"1"});
+  script.WriteDurable("c", 5 * kBlock + 5, 'g', 10);
   script.Drain();
   script.Resize("a", 20 * kBlock + 100);
   script.Drain();

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "engine/base/failpoints.h"
+#include "engine/base/status_macros.h"
 #include "engine/base/strings.h"
 
 namespace cowshed::engine {
@@ -261,6 +262,13 @@ absl::Status TempPool::Discard(const std::string& name, uint64_t offset, uint64_
   if (!volume.ok()) return volume.status();
   Await<absl::Status> done;
   (*volume)->Discard(offset, length, done.Callback());
+  return done.Wait();
+}
+
+absl::Status TempPool::MakeDurable(const std::string& name) {
+  ASSIGN_OR_RETURN(const std::shared_ptr<Volume> volume, pool_->OpenVolume(name, ""));
+  Await<absl::Status> done;
+  volume->MakeDurable(done.Callback());
   return done.Wait();
 }
 

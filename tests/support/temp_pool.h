@@ -84,6 +84,7 @@ class TempPool {
   absl::StatusOr<std::string> Read(const std::string& name, uint64_t offset, uint64_t length);
   absl::Status Discard(const std::string& name, uint64_t offset, uint64_t length);
   absl::StatusOr<Txg> Flush(const std::string& name);
+  absl::Status MakeDurable(const std::string& name);
 
  private:
   void Open();

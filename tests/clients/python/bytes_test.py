@@ -43,6 +43,20 @@ def test_file_object_keeps_the_rules_of_io(client: cowshed.Client, base: str) ->
         f.read(1)
 
 
+def test_fdatasync_is_durable_without_a_txg(client: cowshed.Client, base: str) -> None:
+    client.create(base, MIB)
+    client.write(base, 0, b"x")
+    client.fdatasync(base)
+    with client.open(base, "r+b") as f:
+        f.write(b"moo")
+        f.fdatasync()
+        assert not f._unflushed
+        f.fdatasync()
+        assert client.read(base, 0, 3) == b"moo"
+    with pytest.raises(ValueError):
+        f.fdatasync()
+
+
 def test_file_modes(client: cowshed.Client, base: str) -> None:
     client.create(base, MIB)
     client.snapshot(f"{base}@s")

@@ -432,6 +432,7 @@ def write_range(
     discard: int | None = None,
     uid: str = "",
     boot_id: str = "",
+    durable: bool = False,
 ) -> Call[data_pb2.WriteRangeResponse]:
     """DataService.WriteRange."""
     request = data_pb2.WriteRangeRequest(
@@ -442,16 +443,17 @@ def write_range(
         discard_bytes=discard,
         expected_uid=uid,
         expect_boot_id=boot_id,
+        durable=durable,
     )
     return _data("WriteRange", request, data_pb2.WriteRangeResponse)
 
 
 def flush(
-    dataset: Name, *, uid: str = "", boot_id: str = ""
+    dataset: Name, *, uid: str = "", boot_id: str = "", data_only: bool = False
 ) -> Call[data_pb2.FlushResponse]:
     """DataService.Flush."""
     request = data_pb2.FlushRequest(
-        dataset=name_of(dataset), expected_uid=uid, expect_boot_id=boot_id
+        dataset=name_of(dataset), expected_uid=uid, expect_boot_id=boot_id, data_only=data_only
     )
     return _data("Flush", request, data_pb2.FlushResponse)
 

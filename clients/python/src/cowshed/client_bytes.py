@@ -92,6 +92,13 @@ class BytesMethods(SnapshotMethods):
         """Makes all acknowledged writes to a dataset durable. Returns the txg."""
         return self.call(calls.flush(dataset, boot_id=boot_id)).txg
 
+    def fdatasync(self, dataset: Name, *, boot_id: str = "") -> None:
+        """Makes all acknowledged writes to a dataset survive a crash.
+
+        Cheaper than `flush` for little data; no query need show it yet.
+        """
+        self.call(calls.flush(dataset, boot_id=boot_id, data_only=True))
+
     def diff(self, older: Name, newer: Name, start: int = 0) -> Iterator[Extent]:
         """Streams the extents that differ between two snapshots; `older` "" means nothing."""
         for chunk in self.transport.stream(calls.diff(older, newer, start)):

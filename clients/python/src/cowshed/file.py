@@ -235,9 +235,21 @@ class DatasetFile(io.RawIOBase):
     def flush(self) -> None:
         """Makes every write through this file durable; returns when it is."""
         super().flush()
+        self._make_durable(data_only=False)
+
+    def fdatasync(self) -> None:
+        """Makes every write through this file survive a crash.
+
+        Cheaper than `flush` for little data; no query need show it yet.
+        """
+        self._check_open()
+        self._make_durable(data_only=True)
+
+    def _make_durable(self, *, data_only: bool) -> None:
         if not self._unflushed:
             return
-        call = calls.flush(self.name, uid=self.uid, boot_id=self._unflushed.boot_id)
+        boot_id = self._unflushed.boot_id
+        call = calls.flush(self.name, uid=self.uid, boot_id=boot_id, data_only=data_only)
         try:
             self._transport.unary(call)
         except errors.ServerRestartedError:
@@ -263,3 +275,10 @@ class BufferedDatasetFile(io.BufferedRandom):
         # BufferedRandom stops at the raw file's write; durability needs its flush.
         if not self.raw.closed:
             self.raw.flush()
+
+    def fdatasync(self) -> None:
+        """Empties the buffer and makes all writes survive a crash."""
+        super().flush()
+        raw = self.raw
+        assert isinstance(raw, DatasetFile)
+        raw.fdatasync()

@@ -73,6 +73,13 @@ class AsyncBytesMethods(AsyncSnapshotMethods):
         """Makes all acknowledged writes to a dataset durable. Returns the txg."""
         return (await self.call(calls.flush(dataset, boot_id=boot_id))).txg
 
+    async def fdatasync(self, dataset: Name, *, boot_id: str = "") -> None:
+        """Makes all acknowledged writes to a dataset survive a crash.
+
+        Cheaper than `flush` for little data; no query need show it yet.
+        """
+        await self.call(calls.flush(dataset, boot_id=boot_id, data_only=True))
+
     async def diff(self, older: Name, newer: Name, start: int = 0) -> AsyncIterator[Extent]:
         """Streams the extents that differ between two snapshots; `older` "" means nothing."""
         async for chunk in self.transport.stream(calls.diff(older, newer, start)):
