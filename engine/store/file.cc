@@ -27,6 +27,8 @@ namespace cowshed::engine {
 namespace {
 
 constexpr uint64_t kWritebackBytes = 256 << 10;  // shorter writes are better gathered by the host
+// The host cuts a longer hint off at the read-ahead of its device: 128 KiB unless somebody chose.
+constexpr uint64_t kHintBytes = 128 << 10;
 
 absl::Status ErrnoStatus(int error, std::string_view message) {
   const std::string text = StrCat(message, ": ", std::strerror(error));
@@ -45,30 +47,76 @@ absl::Status ErrnoStatus(int error, std::string_view message) {
   }
 }
 
+// Moves `pieces` past `bytes` that are done, from piece *first on; past empty ones, too.
+void Advance(std::vector<iovec>* pieces, size_t* first, size_t bytes) {
+  while (*first < pieces->size() && bytes >= (*pieces)[*first].iov_len) {
+    bytes -= (*pieces)[*first].iov_len;
+    ++*first;
+  }
+  if (*first < pieces->size()) {
+    iovec& piece = (*pieces)[*first];
+    piece.iov_base = static_cast<char*>(piece.iov_base) + bytes;
+    piece.iov_len -= bytes;
+  }
+}
+
 class PosixFile final : public File {
  public:
-  PosixFile(std::string path, int descriptor, bool is_device)
-      : path_(std::move(path)), descriptor_(descriptor), is_device_(is_device) {}
-  ~PosixFile() override { close(descriptor_); }
+  // `scans`: another descriptor of the same file, for scans; may be the same one.
+  PosixFile(std::string path, int descriptor, int scans, bool is_device)
+      : path_(std::move(path)), descriptor_(descriptor), scans_(scans), is_device_(is_device) {}
+  ~PosixFile() override {
+    if (scans_ != descriptor_) close(scans_);
+    close(descriptor_);
+  }
 
   absl::Status Read(uint64_t offset, std::span<std::byte> out) const override {
+    const iovec piece{out.data(), out.size()};
+    return ReadV(offset, std::span(&piece, 1), ReadMode::kWait);
+  }
+
+  absl::Status ReadV(uint64_t offset, std::span<const iovec> pieces, ReadMode mode) const override {
     RETURN_IF_ERROR(Failpoints::Hit("file.read"));
-    while (!out.empty()) {
-      const ssize_t got = pread(descriptor_, out.data(), out.size(), static_cast<off_t>(offset));
+    const int descriptor = mode == ReadMode::kScan ? scans_ : descriptor_;
+    const bool cached = mode == ReadMode::kCached;
+    // Most reads are done with one call, for which nothing need be copied.
+    std::vector<iovec> rest;
+    size_t first = 0;
+    while (!pieces.empty()) {
+      const int count = static_cast<int>(std::min<size_t>(pieces.size(), IOV_MAX));
+      const ssize_t got = preadv2(descriptor, pieces.data(), count, static_cast<off_t>(offset),
+                                  cached ? RWF_NOWAIT : 0);
       if (got < 0 && errno == EINTR) {
         continue;
+      }
+      if (got < 0 && cached && (errno == EAGAIN || errno == EOPNOTSUPP)) {
+        return absl::CancelledError();
       }
       if (got < 0) {
         return Error("read", offset);
       }
+      if (rest.empty()) {
+        rest.assign(pieces.begin(), pieces.end());
+      }
+      Advance(&rest, &first, static_cast<size_t>(got));
+      pieces = std::span(rest).subspan(first);
+      if (!pieces.empty() && cached) {
+        return absl::CancelledError();
+      }
       if (got == 0) {
-        std::memset(out.data(), 0, out.size());
+        for (const iovec& piece : pieces) std::memset(piece.iov_base, 0, piece.iov_len);
         return absl::OkStatus();
       }
       offset += static_cast<uint64_t>(got);
-      out = out.subspan(static_cast<size_t>(got));
     }
     return absl::OkStatus();
+  }
+
+  void WillNeed(uint64_t offset, uint64_t bytes) const override {
+    for (const uint64_t end = offset + bytes; offset < end; offset += kHintBytes) {
+      posix_fadvise(descriptor_, static_cast<off_t>(offset),
+                    static_cast<off_t>(std::min(kHintBytes, end - offset)), POSIX_FADV_WILLNEED);
+    }
   }
 
   absl::Status Write(uint64_t offset, std::span<const std::byte> data) override {
@@ -91,14 +139,8 @@ class PosixFile final : public File {
     std::vector<iovec> rest(pieces.begin(), pieces.end());
     const uint64_t begin = offset;
     size_t first = 0;
-    while (true) {
-      while (first < rest.size() && rest[first].iov_len == 0) {
-        ++first;
-      }
-      if (first == rest.size()) {
-        StartWriteback(begin, offset - begin);
-        return absl::OkStatus();
-      }
+    Advance(&rest, &first, 0);
+    while (first < rest.size()) {
       const int count = static_cast<int>(std::min<size_t>(rest.size() - first, IOV_MAX));
       const ssize_t written = pwritev(descriptor_, &rest[first], count, static_cast<off_t>(offset));
       if (written < 0 && errno == EINTR) {
@@ -108,14 +150,10 @@ class PosixFile final : public File {
         return Error("write", offset);
       }
       offset += static_cast<uint64_t>(written);
-      for (size_t left = static_cast<size_t>(written); left > 0;) {
-        const size_t taken = std::min(left, rest[first].iov_len);
-        rest[first].iov_base = static_cast<char*>(rest[first].iov_base) + taken;
-        rest[first].iov_len -= taken;
-        left -= taken;
-        first += rest[first].iov_len == 0 ? 1 : 0;
-      }
+      Advance(&rest, &first, static_cast<size_t>(written));
     }
+    StartWriteback(begin, offset - begin);
+    return absl::OkStatus();
   }
 
   absl::Status Sync() override {
@@ -184,10 +222,34 @@ class PosixFile final : public File {
 
   const std::string path_;
   const int descriptor_;
+  const int scans_;
   const bool is_device_;
 };
 
+// A descriptor whose reads the host takes for no reason to keep what they read. `otherwise` where
+// the file cannot be opened once more.
+int OpenForScans(const std::string& path, int otherwise) {
+  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) {
+    return otherwise;
+  }
+  posix_fadvise(descriptor, 0, 0, POSIX_FADV_NOREUSE);
+  return descriptor;
+}
+
 }  // namespace
+
+absl::Status File::ReadV(uint64_t offset, std::span<const iovec> pieces, ReadMode mode) const {
+  if (mode == ReadMode::kCached) {
+    return absl::CancelledError();
+  }
+  for (const iovec& piece : pieces) {
+    RETURN_IF_ERROR(
+        Read(offset, std::span(static_cast<std::byte*>(piece.iov_base), piece.iov_len)));
+    offset += piece.iov_len;
+  }
+  return absl::OkStatus();
+}
 
 absl::Status FileSystemStatus(const std::error_code& error, std::string_view what) {
   return error ? absl::ErrnoToStatus(error.value(), View(what)) : absl::OkStatus();
@@ -252,7 +314,8 @@ absl::StatusOr<std::unique_ptr<File>> OpenFile(const std::string& path, bool cre
   if (descriptor < 0) {
     return ErrnoStatus(errno, StrCat("open ", path));
   }
-  auto file = std::make_unique<PosixFile>(path, descriptor, is_device);
+  auto file =
+      std::make_unique<PosixFile>(path, descriptor, OpenForScans(path, descriptor), is_device);
   if (create) {
     // Also of a file that is there: perhaps whoever made it did not get this far.
     const size_t slash = path.rfind('/');
