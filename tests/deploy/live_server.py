@@ -10,6 +10,7 @@ import os
 import re
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -92,11 +93,13 @@ class Server(Process):
             "server",
             [server_binary(), "serve", "--pool", str(self.pool), "--listen", "127.0.0.1:0",
              "--metrics-listen", f"127.0.0.1:{metrics_port}", "--capacity", capacity,
-             "--audit-log", str(directory / "audit.log")],
+             "--audit-log", str(directory / "audit.log"),
+             "--nbd-listen", "127.0.0.1:0"],
             directory,
             {"COWSHED_FAILPOINTS": failpoints},
         )
         self.address = self._printed("listening on")
+        self.nbd = self._printed("nbd on")
         self.metrics = self._printed("metrics on")
 
     def _printed(self, what: str) -> str:
@@ -206,6 +209,40 @@ class Counts:
 
     def one(self, what: str, *key: str) -> int:
         return self._counts[(what, *key)]
+
+
+class Device:
+    """A dataset attached over NBD in its oldest and simplest form, one request at a time."""
+
+    READ, WRITE, FLUSH = 0, 1, 3
+
+    def __init__(self, address: str, export: str) -> None:
+        host, port = address.rsplit(":", 1)
+        self.socket = socket.create_connection((host, int(port)), timeout=60)
+        self._receive(18)  # the greeting
+        name = export.encode()
+        self.socket.sendall(struct.pack(">IQII", 3, 0x49484156454F5054, 1, len(name)) + name)
+        self.size_bytes = struct.unpack(">QH", self._receive(10))[0]
+
+    def ask(self, command: int, offset: int = 0, length: int = 0, content: bytes = b"") -> int:
+        """The error; what is read is dropped."""
+        self.socket.sendall(
+            struct.pack(">IHHQQI", 0x25609513, 0, command, 1, offset, length) + content)
+        error = int(struct.unpack(">IIQ", self._receive(16))[1])
+        if command == self.READ and error == 0:
+            self._receive(length)
+        return error
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def _receive(self, count: int) -> bytes:
+        received = b""
+        while len(received) < count:
+            more = self.socket.recv(count - len(received))
+            assert more, "the server has closed the connection"
+            received += more
+        return received
 
 
 # grpc_code as the server's metrics spell it.
