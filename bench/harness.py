@@ -42,7 +42,17 @@ PROGRAMS = ROOT / "build" / "release"
 COMMAND_SECONDS_MAX = 1200.0
 
 # In the order of the report: what is destroyed, what is made, what it costs.
-NAMES = ("reclaim", "snapshot", "clones", "write_path", "storm", "condense", "memory", "open")
+NAMES = (
+    "reclaim",
+    "snapshot",
+    "clones",
+    "write_path",
+    "data",
+    "storm",
+    "condense",
+    "memory",
+    "open",
+)
 
 Key = tuple[str, str]  # what, size
 

@@ -316,7 +316,11 @@ absl::Status Copier::CopyBlocks(const Entry& entry, MetaStore& copy, const std::
         const uint64_t count = std::min(end - begin, kPieceBytes / kSectorBytes);
         const std::span piece = std::span(buffer).first(count * kSectorBytes);
         status = MayGoOn();
-        if (status.ok()) status = parts_.blocks.file().Read(begin * kSectorBytes, piece);
+        const iovec memory{piece.data(), piece.size()};
+        if (status.ok()) {
+          status = parts_.blocks.file().ReadV(begin * kSectorBytes, std::span(&memory, 1),
+                                              ReadMode::kScan);
+        }
         if (status.ok()) status = blocks->file().Write(begin * kSectorBytes, piece);
         begin += count;
         done_sectors += count;

@@ -4,8 +4,10 @@
 // refuse, and say what blocks.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,6 +15,8 @@
 #include "engine/store/format.h"
 
 namespace cowshed::engine {
+
+using BlockBytes = std::unique_ptr<std::byte[]>;  // of one block, made uncleared
 
 using Labels = std::map<std::string, std::string>;
 

@@ -30,13 +30,6 @@ bool IsZero(const std::byte* bytes, size_t count) {
   return word == 0 && std::memcmp(bytes, bytes + sizeof(word), count - sizeof(word)) == 0;
 }
 
-// A part of a read that lies in one block.
-struct Piece {
-  uint64_t block = 0;
-  uint64_t skip = 0;
-  std::span<std::byte> out;
-};
-
 class HeadVolume final : public Volume, public std::enable_shared_from_this<HeadVolume> {
  public:
   HeadVolume(PoolParts& parts, TxgManager& txgs, std::shared_ptr<Head> head, std::string name,
@@ -61,10 +54,14 @@ class HeadVolume final : public Volume, public std::enable_shared_from_this<Head
   }
   uint32_t block_bytes() const override { return block_bytes_; }
 
-  absl::Status Read(uint64_t offset, std::span<std::byte> out) override;
+  absl::Status Read(uint64_t offset, std::span<std::byte> out) override {
+    return ReadAs(ReadMode::kWait, offset, out);
+  }
+  absl::StatusOr<bool> ReadCached(uint64_t offset, std::span<std::byte> out) override;
   absl::StatusOr<uint64_t> NextData(uint64_t offset) override;
   absl::StatusOr<uint64_t> NextHole(uint64_t offset, uint64_t end) override;
   absl::Status Write(uint64_t offset, std::span<const std::byte> data) override;
+  absl::Status WriteBlocks(uint64_t first_block, std::span<BlockBytes> blocks) override;
   void Discard(uint64_t offset, uint64_t length,
                absl::AnyInvocable<void(absl::Status)> done) override;
   void Flush(absl::AnyInvocable<void(absl::StatusOr<Txg>)> done) override;
@@ -88,10 +85,15 @@ class HeadVolume final : public Volume, public std::enable_shared_from_this<Head
   absl::Status CheckThere() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(head_->mutex);
   absl::Status CheckRange(uint64_t offset, uint64_t length) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(head_->mutex);
+  absl::Status ReadAs(ReadMode mode, uint64_t offset, std::span<std::byte> out);
+  // Fills what the layers have of a read, and collects what lies beneath them.
+  void ReadLayers(uint64_t offset, std::span<std::byte> out, std::vector<Piece>* beneath)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(head_->mutex);
   absl::Status LookBeneath(uint64_t first, uint64_t count, Beneath* beneath);
   bool IsStale(const Beneath& beneath) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(head_->mutex);
   absl::StatusOr<std::vector<NewBlock>> FillBlocks(uint64_t offset, std::span<const std::byte> data,
                                                    const Beneath& beneath);
+  std::vector<NewBlock> TakeBlocks(uint64_t first, std::span<BlockBytes> whole) const;
   const DirtyBlock* FindDirty(uint64_t block) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(head_->mutex);
   absl::Status CheckQuota(const std::vector<NewBlock>& blocks, const Beneath& beneath) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(head_->mutex);
@@ -103,10 +105,17 @@ class HeadVolume final : public Volume, public std::enable_shared_from_this<Head
   };
   void Put(uint64_t block, std::unique_ptr<std::byte[]> bytes, Fresh fresh, bool grows)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(head_->mutex);
+  // What a write brings: bytes to be copied, or whole blocks to be taken over.
+  struct Content {
+    uint64_t offset = 0;
+    uint64_t length = 0;
+    std::span<const std::byte> data;
+    std::span<BlockBytes> whole;
+  };
   // One attempt; false if the head moved on meanwhile.
-  absl::StatusOr<bool> TryWrite(uint64_t offset, std::span<const std::byte> data);
-  absl::StatusOr<bool> Place(uint64_t offset, std::span<const std::byte> data, int64_t* used_bytes,
-                             int64_t* used_sectors);
+  absl::StatusOr<bool> TryWrite(const Content& content);
+  absl::StatusOr<bool> Place(const Content& content, int64_t* used_bytes, int64_t* used_sectors);
+  absl::Status WritePart(const Content& content);
   absl::StatusOr<bool> TryDiscard(uint64_t first, uint64_t count);
   absl::StatusOr<bool> PlaceHoles(uint64_t first, uint64_t count, int64_t* used_bytes);
   absl::Status ZeroBytes(uint64_t offset, uint64_t length);
@@ -116,6 +125,7 @@ class HeadVolume final : public Volume, public std::enable_shared_from_this<Head
   PoolParts& parts_;
   TxgManager& txgs_;
   TreeReader reader_;
+  ReadAhead ahead_;
   std::shared_ptr<Head> head_;
   const std::string name_;
   const bool replays_;  // what was accepted before a crash: no quota, no claim on free space
@@ -140,44 +150,52 @@ absl::Status HeadVolume::CheckRange(uint64_t offset, uint64_t length) const {
   return absl::OkStatus();
 }
 
-absl::Status HeadVolume::Read(uint64_t offset, std::span<std::byte> out) {
+void HeadVolume::ReadLayers(uint64_t offset, std::span<std::byte> out,
+                            std::vector<Piece>* beneath) {
+  const auto& open = head_->open.blocks;
+  const auto& syncing = head_->syncing.blocks;
+  auto in_open = open.lower_bound(offset / block_bytes_);
+  auto in_syncing = syncing.lower_bound(offset / block_bytes_);
+  ForEachPiece(offset, out, block_bytes_, [&](const Piece& piece) {
+    const DirtyBlock* dirty = nullptr;
+    if (in_syncing != syncing.end() && in_syncing->first == piece.block) {
+      dirty = &(in_syncing++)->second;
+    }
+    if (in_open != open.end() && in_open->first == piece.block) dirty = &(in_open++)->second;
+    if (dirty == nullptr) {
+      beneath->push_back(piece);
+    } else if (dirty->bytes == nullptr) {
+      std::memset(piece.out.data(), 0, piece.out.size());
+    } else {
+      std::memcpy(piece.out.data(), dirty->bytes.get() + piece.skip, piece.out.size());
+      parts_.stats.copied_bytes += piece.out.size();
+    }
+  });
+}
+
+absl::Status HeadVolume::ReadAs(ReadMode mode, uint64_t offset, std::span<std::byte> out) {
   const ReaderEpochs::Guard epoch(parts_.epochs);
   TreeState tree;
   std::vector<Piece> beneath;
+  beneath.reserve(out.size() / block_bytes_ + 2);
   {
     const MutexLock lock(head_->mutex);
     RETURN_IF_ERROR(CheckRange(offset, out.size()));
     tree = head_->tree;
-    std::span<std::byte> rest = out;
-    for (uint64_t at = offset; !rest.empty();) {
-      const uint64_t block = at / block_bytes_;
-      const uint64_t skip = at % block_bytes_;
-      const uint64_t count = std::min<uint64_t>(block_bytes_ - skip, rest.size());
-      const DirtyBlock* dirty = FindDirty(block);
-      if (dirty == nullptr) {
-        beneath.push_back({block, skip, rest.first(count)});
-      } else if (dirty->bytes == nullptr) {
-        std::memset(rest.data(), 0, count);
-      } else {
-        std::memcpy(rest.data(), dirty->bytes.get() + skip, count);
-      }
-      rest = rest.subspan(count);
-      at += count;
-    }
+    ReadLayers(offset, out, &beneath);
   }
+  bool waited = false;
+  RETURN_IF_ERROR(reader_.Read(tree, beneath, mode, head_->uid, &waited));
   parts_.stats.read_bytes += out.size();
-  for (size_t i = 0; i < beneath.size();) {
-    size_t end = i + 1;
-    while (end < beneath.size() && beneath[end].block == beneath[end - 1].block + 1) ++end;
-    std::vector<BlockPtr> pointers(end - i);
-    RETURN_IF_ERROR(parts_.tree.Lookup(tree, beneath[i].block, pointers));
-    for (size_t k = i; k < end; ++k) {
-      RETURN_IF_ERROR(reader_.ReadBlock(pointers[k - i], beneath[k].block, beneath[k].skip,
-                                        beneath[k].out, head_->uid));
-    }
-    i = end;
-  }
+  if (!beneath.empty()) reader_.GoAhead(tree, ahead_, offset, out.size(), mode, waited);
   return absl::OkStatus();
+}
+
+absl::StatusOr<bool> HeadVolume::ReadCached(uint64_t offset, std::span<std::byte> out) {
+  const absl::Status status = ReadAs(ReadMode::kCached, offset, out);
+  if (absl::IsCancelled(status)) return false;
+  RETURN_IF_ERROR(status);
+  return true;
 }
 
 absl::StatusOr<uint64_t> HeadVolume::NextData(uint64_t offset) {
@@ -269,6 +287,19 @@ absl::StatusOr<std::vector<HeadVolume::NewBlock>> HeadVolume::FillBlocks(
                                         std::span(block.bytes.get(), block_bytes_), head_->uid));
     }
     std::memcpy(block.bytes.get() + block.skip, block.data.data(), block.data.size());
+    parts_.stats.copied_bytes += block.data.size();
+  }
+  return blocks;
+}
+
+// As FillBlocks, of blocks that are moved in.
+std::vector<HeadVolume::NewBlock> HeadVolume::TakeBlocks(uint64_t first,
+                                                         std::span<BlockBytes> whole) const {
+  std::vector<NewBlock> blocks(whole.size());
+  for (size_t i = 0; i < whole.size(); ++i) {
+    blocks[i].block = first + i;
+    blocks[i].data = std::span(whole[i].get(), block_bytes_);
+    if (!IsZero(whole[i].get(), block_bytes_)) blocks[i].bytes = std::move(whole[i]);
   }
   return blocks;
 }
@@ -337,31 +368,42 @@ void HeadVolume::NoteUnflushed() {
   unflushed_since_.compare_exchange_strong(nothing, head_->rollbacks);
 }
 
-absl::StatusOr<bool> HeadVolume::TryWrite(uint64_t offset, std::span<const std::byte> data) {
-  const uint64_t count = (offset + data.size() - 1) / block_bytes_ - offset / block_bytes_ + 1;
+absl::StatusOr<bool> HeadVolume::TryWrite(const Content& content) {
+  const uint64_t count =
+      (content.offset + content.length - 1) / block_bytes_ - content.offset / block_bytes_ + 1;
   const uint64_t bytes = count * block_bytes_;
   const uint64_t sectors = replays_ ? 0 : count * (block_bytes_ / kSectorBytes + kMaxTreeHeight);
   // Before the reader epoch: what it may wait for is space that an open epoch would hold back.
   RETURN_IF_ERROR(txgs_.Admit(bytes, sectors));
   int64_t used_bytes = 0;
   int64_t used_sectors = 0;
-  absl::StatusOr<bool> result = Place(offset, data, &used_bytes, &used_sectors);
+  absl::StatusOr<bool> result = Place(content, &used_bytes, &used_sectors);
   txgs_.Unadmit(bytes - static_cast<uint64_t>(used_bytes),
                 sectors - static_cast<uint64_t>(used_sectors));
   return result;
 }
 
-absl::StatusOr<bool> HeadVolume::Place(uint64_t offset, std::span<const std::byte> data,
-                                       int64_t* used_bytes, int64_t* used_sectors) {
-  const uint64_t first = offset / block_bytes_;
-  const uint64_t count = (offset + data.size() - 1) / block_bytes_ - first + 1;
+absl::StatusOr<bool> HeadVolume::Place(const Content& content, int64_t* used_bytes,
+                                       int64_t* used_sectors) {
+  const uint64_t first = content.offset / block_bytes_;
+  const uint64_t count = (content.offset + content.length - 1) / block_bytes_ - first + 1;
   const ReaderEpochs::Guard epoch(parts_.epochs);
   Beneath beneath;
   RETURN_IF_ERROR(LookBeneath(first, count, &beneath));
-  ASSIGN_OR_RETURN(std::vector<NewBlock> blocks, FillBlocks(offset, data, beneath));
+  std::vector<NewBlock> blocks;
+  if (content.whole.empty()) {
+    ASSIGN_OR_RETURN(blocks, FillBlocks(content.offset, content.data, beneath));
+  } else {
+    blocks = TakeBlocks(first, content.whole);
+  }
   const MutexLock lock(head_->mutex);
-  RETURN_IF_ERROR(CheckRange(offset, data.size()));
-  if (IsStale(beneath)) return false;
+  RETURN_IF_ERROR(CheckRange(content.offset, content.length));
+  if (IsStale(beneath)) {
+    for (size_t i = 0; i < content.whole.size(); ++i) {
+      if (blocks[i].bytes != nullptr) content.whole[i] = std::move(blocks[i].bytes);
+    }
+    return false;
+  }
   RETURN_IF_ERROR(CheckQuota(blocks, beneath));
   const auto bytes_before = static_cast<int64_t>(head_->open.bytes);
   const auto sectors_before = static_cast<int64_t>(head_->open.admitted_sectors);
@@ -373,24 +415,44 @@ absl::StatusOr<bool> HeadVolume::Place(uint64_t offset, std::span<const std::byt
   return true;
 }
 
+absl::Status HeadVolume::WritePart(const Content& content) {
+  ASSIGN_OR_RETURN(bool accepted, TryWrite(content));
+  while (!accepted) {
+    ASSIGN_OR_RETURN(accepted, TryWrite(content));
+  }
+  parts_.heads.MarkDirty(head_);
+  parts_.stats.write_bytes += content.length;
+  return absl::OkStatus();
+}
+
 absl::Status HeadVolume::Write(uint64_t offset, std::span<const std::byte> data) {
   {
     const MutexLock lock(head_->mutex);
     RETURN_IF_ERROR(CheckRange(offset, data.size()));
   }
-  const uint64_t total = data.size();
   while (!data.empty()) {
     // In parts that fit the dirty limit; each part is accepted whole or not at all.
     const auto part = data.first(std::min<size_t>(data.size(), kWritePartBytes));
-    ASSIGN_OR_RETURN(bool accepted, TryWrite(offset, part));
-    while (!accepted) {
-      ASSIGN_OR_RETURN(accepted, TryWrite(offset, part));
-    }
-    parts_.heads.MarkDirty(head_);
+    RETURN_IF_ERROR(WritePart({.offset = offset, .length = part.size(), .data = part}));
     data = data.subspan(part.size());
     offset += part.size();
   }
-  parts_.stats.write_bytes += total;
+  return absl::OkStatus();
+}
+
+absl::Status HeadVolume::WriteBlocks(uint64_t first_block, std::span<BlockBytes> blocks) {
+  uint64_t offset = first_block * block_bytes_;
+  {
+    const MutexLock lock(head_->mutex);
+    RETURN_IF_ERROR(CheckRange(offset, blocks.size() * block_bytes_));
+  }
+  while (!blocks.empty()) {
+    const auto part = blocks.first(std::min<size_t>(blocks.size(), kWritePartBytes / block_bytes_));
+    const uint64_t length = part.size() * block_bytes_;
+    RETURN_IF_ERROR(WritePart({.offset = offset, .length = length, .whole = part}));
+    blocks = blocks.subspan(part.size());
+    offset += length;
+  }
   return absl::OkStatus();
 }
 

@@ -93,6 +93,8 @@ class Volume {
   // Fills `out` from `offset`. OUT_OF_RANGE beyond size; DATA_LOSS naming the block. Consistent as
   // one view per call.
   virtual absl::Status Read(uint64_t offset, std::span<std::byte> out) = 0;
+  // As Read, but never waits for the disk: false if it would have to. Read it then.
+  virtual absl::StatusOr<bool> ReadCached(uint64_t offset, std::span<std::byte> out) = 0;
   // Where the next data at or after `offset` begins; size_bytes() if all the rest is zeros. May
   // name a place that reads as zeros, never skips data.
   virtual absl::StatusOr<uint64_t> NextData(uint64_t offset) = 0;
@@ -102,6 +104,8 @@ class Volume {
   // Accepts bytes into the open txg. May wait for memory or space; RESOURCE_EXHAUSTED POOL_FULL or
   // QUOTA_EXCEEDED comes before anything of the block concerned is accepted.
   virtual absl::Status Write(uint64_t offset, std::span<const std::byte> data) = 0;
+  // As Write, of whole blocks; takes their memory (new std::byte[block_bytes()]), copies nothing.
+  virtual absl::Status WriteBlocks(uint64_t first_block, std::span<BlockBytes> blocks) = 0;
   // Makes a range read as zeros, giving back whole blocks. Large ranges are durable on return
   // through `done`; small ones are volatile like writes.
   virtual void Discard(uint64_t offset, uint64_t length,

@@ -40,7 +40,8 @@ class ScrubWalker {
     for (const Block& block : data_) {
       const uint64_t bytes = uint64_t{block.pointer.sectors} * kSectorBytes;
       const bool fits = bytes <= buffer.size();
-      if (!fits || !blocks_.Read(block.pointer, std::span(buffer).first(bytes)).ok()) {
+      if (!fits ||
+          !blocks_.Read(block.pointer, std::span(buffer).first(bytes), ReadMode::kScan).ok()) {
         result_.damaged.push_back({.first_block = block.index, .block_count = 1});
       }
     }
@@ -59,7 +60,8 @@ class ScrubWalker {
     left_bytes_ -= std::min<uint64_t>(left_bytes_, kSectorBytes);
     auto node = std::make_unique<Node>();
     if (pointer.sectors != 1 ||
-        !blocks_.Read(pointer, std::as_writable_bytes(std::span(node.get(), 1))).ok()) {
+        !blocks_.Read(pointer, std::as_writable_bytes(std::span(node.get(), 1)), ReadMode::kScan)
+             .ok()) {
       const uint64_t first = std::max(base, from_);
       result_.damaged.push_back(
           {.first_block = first, .block_count = EndBlock(pointer, base) - first, .node = 1});

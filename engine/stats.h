@@ -113,6 +113,7 @@ struct PoolStats {
   Counter scrub_read_bytes, scrub_errors;
   Counter backup_copied_bytes, backup_failures;
   Counter read_bytes, write_bytes, blocks_written_bytes, checksum_errors;
+  Counter copied_bytes;  // of clients' data, from memory to memory, in the engine
   Counter node_cache_hits, node_cache_misses;
   Counter reclaim_freed_bytes, expired, request_replays;
   Counter attachments_cut;  // asked to end by the server

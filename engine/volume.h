@@ -15,27 +15,10 @@
 
 #include "engine/head.h"
 #include "engine/pool.h"
+#include "engine/tree_reader.h"
 #include "engine/txg.h"
 
 namespace cowshed::engine {
-
-// What both kinds share: bytes of a tree, and where its data is. A reader epoch must be held.
-class TreeReader {
- public:
-  explicit TreeReader(PoolParts& parts) : parts_(parts) {}
-  // Reads `pointer` of block `block` (a hole: zeros) into `out`, a part of the block from `skip`
-  // on.
-  absl::Status ReadBlock(const BlockPtr& pointer, uint64_t block, uint64_t skip,
-                         std::span<std::byte> out, std::string_view uid) const;
-  // Fills `out` from `offset` of the tree alone.
-  absl::Status Read(const TreeState& tree, uint64_t offset, std::span<std::byte> out,
-                    std::string_view uid) const;
-  // First hole in [from, end) of the tree alone, in blocks; `end` if there is none.
-  absl::StatusOr<uint64_t> NextHole(const TreeState& tree, uint64_t from, uint64_t end) const;
-
- private:
-  PoolParts& parts_;
-};
 
 // ABORTED DATASET_DESTROYED, ABORTED DATASET_CHANGED and OUT_OF_RANGE BEYOND_SIZE.
 absl::Status DestroyedError(std::string_view name);

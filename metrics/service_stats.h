@@ -28,6 +28,7 @@ struct ServiceStats {
   std::atomic<uint64_t> calls_denied{0};       // calls refused for want of rights
   std::atomic<uint64_t> audit_lines{0};        // lines given to the audit log
   std::atomic<uint64_t> audit_failures{0};     // of them, lines lost or not written
+  std::atomic<uint64_t> copied_bytes{0};       // of clients' data, from memory to memory
   std::atomic<uint64_t> reload_failures{0};    // SIGHUPs that found a broken file
 
   NbdStats nbd;

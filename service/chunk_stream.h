@@ -3,9 +3,8 @@
 // A server stream of chunks that workers make ahead of the socket: Read and Diff.
 //
 // Model       Two buffers. While gRPC sends one, a worker fills the other; then they swap. A chunk
-// is
-//             made under its own reader epoch, and nothing of the pool is held while the client
-//             takes its time: at worst two chunks of memory.
+//             is made under its own reader epoch, and nothing of the pool is held while the client
+//             takes its time: at worst two chunks of memory, and one that the library still sends.
 // Invariants  The source is called by one worker at a time. Finish is called once. A stream that
 //             failed sends the chunks made before the failure first, unless it is ended from
 //             outside. A client that has taken nothing for the stall timeout gets READER_STALLED
@@ -34,18 +33,16 @@ class ChunkStream final : public grpc::ServerWriteReactor<Chunk>,
                           public OpenStream,
                           public std::enable_shared_from_this<ChunkStream<Chunk>> {
  public:
-  // Fills the next chunk; false: there is none, the stream is complete.
-  using Source = absl::AnyInvocable<absl::StatusOr<bool>(Chunk*)>;
-  // The offset from which a client resumes that did not get `chunk`.
-  using OffsetOf = uint64_t (*)(const Chunk&);
+  // Fills the next chunk and says from which offset a client resumes that did not get it; false:
+  // there is none, the stream is complete.
+  using Source = absl::AnyInvocable<absl::StatusOr<bool>(Chunk*, uint64_t* offset_bytes)>;
 
   // Opens the stream for `rpc`, or answers why not.
   static grpc::ServerWriteReactor<Chunk>* Start(ServiceContext& context,
                                                 grpc::CallbackServerContext* rpc,
                                                 const google::protobuf::Message& request,
-                                                OffsetOf offset_of, Source source) {
-    auto stream =
-        std::shared_ptr<ChunkStream>(new ChunkStream(context, rpc, offset_of, std::move(source)));
+                                                Source source) {
+    auto stream = std::shared_ptr<ChunkStream>(new ChunkStream(context, rpc, std::move(source)));
     stream->self_ = stream;
     const MethodRule& rule = RuleOf(request.GetDescriptor());
     const Admission admission = context.access.Admit(*rpc, rule, &request);
@@ -90,14 +87,18 @@ class ChunkStream final : public grpc::ServerWriteReactor<Chunk>,
     if (finished_) return rpc_->TryCancel();
     Finish(Error(absl::StatusCode::kAborted, v1::READER_STALLED,
                  "the reader took nothing for too long; resume at offset_bytes",
-                 {{"offset_bytes", std::to_string(offset_of_(buffers_[sent_]))}}));
+                 {{"offset_bytes", std::to_string(buffers_[sent_].offset_bytes)}}));
     sending_since_ = now;
   }
 
  private:
-  ChunkStream(ServiceContext& context, grpc::CallbackServerContext* rpc, OffsetOf offset_of,
-              Source source)
-      : context_(context), rpc_(rpc), offset_of_(offset_of), source_(std::move(source)) {}
+  struct Buffer {
+    Chunk chunk;
+    uint64_t offset_bytes = 0;
+  };
+
+  ChunkStream(ServiceContext& context, grpc::CallbackServerContext* rpc, Source source)
+      : context_(context), rpc_(rpc), source_(std::move(source)) {}
 
   // Does whatever can be done next.
   void Pump() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -107,7 +108,7 @@ class ChunkStream final : public grpc::ServerWriteReactor<Chunk>,
       ready_ = false;
       sending_ = true;
       sending_since_ = std::chrono::steady_clock::now();
-      this->StartWrite(&buffers_[sent_]);
+      this->StartWrite(&buffers_[sent_].chunk);
     }
     if (end_ && !ready_ && !sending_) return Finish(*end_);
     if (!end_ && !ready_ && !making_) {
@@ -118,13 +119,13 @@ class ChunkStream final : public grpc::ServerWriteReactor<Chunk>,
 
   // Fills the buffer that is not being sent. A worker's part.
   void Produce() ABSL_LOCKS_EXCLUDED(mutex_) {
-    Chunk* chunk = nullptr;
+    Buffer* buffer = nullptr;
     {
       engine::MutexLock lock(mutex_);
       if (finished_) return;
-      chunk = &buffers_[1 - sent_];  // `making_` keeps it ours: only a ready chunk is swapped
+      buffer = &buffers_[1 - sent_];  // `making_` keeps it ours: only a ready chunk is swapped
     }
-    const absl::StatusOr<bool> made = source_(chunk);
+    const absl::StatusOr<bool> made = source_(&buffer->chunk, &buffer->offset_bytes);
     engine::MutexLock lock(mutex_);
     making_ = false;
     if (made.ok() && *made) {
@@ -143,11 +144,10 @@ class ChunkStream final : public grpc::ServerWriteReactor<Chunk>,
 
   ServiceContext& context_;
   grpc::CallbackServerContext* const rpc_;
-  const OffsetOf offset_of_;
   Source source_;  // touched by the worker that set `making_`
   std::shared_ptr<ChunkStream> self_;
   engine::Mutex mutex_{engine::LockRank::kCall};
-  std::array<Chunk, 2> buffers_;  // [sent_] is gRPC's, the other one the worker's
+  std::array<Buffer, 2> buffers_;  // [sent_] is gRPC's, the other one the worker's
   int sent_ ABSL_GUARDED_BY(mutex_) = 0;
   bool making_ ABSL_GUARDED_BY(mutex_) = false;   // a worker fills the other buffer
   bool ready_ ABSL_GUARDED_BY(mutex_) = false;    // it is filled

@@ -10,6 +10,7 @@
 #include "engine/base/status_macros.h"
 #include "service/byte_calls.h"
 #include "service/chunk_stream.h"
+#include "service/frames.h"
 #include "service/unary.h"
 #include "service/write_stream.h"
 
@@ -29,26 +30,35 @@ class ReadSource {
   ReadSource(ServiceContext& context, const v1::ReadRequest& request)
       : context_(context), request_(request), next_(request.offset_bytes()) {}
 
-  absl::StatusOr<bool> Fill(v1::ReadChunk* chunk) {
+  absl::StatusOr<bool> Fill(grpc::ByteBuffer* chunk, uint64_t* offset_bytes) {
     const bool first = volume_ == nullptr;
     if (first) RETURN_IF_ERROR(Open());
     if (next_ == end_ && !first) return false;
-    Describe(first, chunk);
-    if (next_ == end_) return true;
-    ASSIGN_OR_RETURN(const uint64_t data, volume_->NextData(next_));
-    if (data > next_) {
-      chunk->set_zero_bytes(std::min(data, end_) - next_);
-      next_ += chunk->zero_bytes();
-      return true;
-    }
-    const uint64_t size = std::min(end_ - next_, kMaxChunkBytes - next_ % kMaxChunkBytes);
-    chunk->mutable_data()->resize(size);
-    RETURN_IF_ERROR(ReadInto(*volume_, next_, chunk->mutable_data()));
-    next_ += size;
+    *offset_bytes = next_;
+    v1::ReadChunk fields;
+    Describe(first, &fields);
+    grpc::Slice data;
+    if (next_ < end_) RETURN_IF_ERROR(FillContent(&fields, &data));
+    *chunk = EncodeReadChunk(fields, data);
     return true;
   }
 
  private:
+  absl::Status FillContent(v1::ReadChunk* fields, grpc::Slice* data) {
+    ASSIGN_OR_RETURN(const uint64_t next_data, volume_->NextData(next_));
+    if (next_data > next_) {
+      fields->set_zero_bytes(std::min(next_data, end_) - next_);
+      next_ += fields->zero_bytes();
+      return absl::OkStatus();
+    }
+    const uint64_t size = std::min(end_ - next_, kMaxChunkBytes - next_ % kMaxChunkBytes);
+    std::span<std::byte> memory;
+    *data = memory_->Take(size, &memory);
+    RETURN_IF_ERROR(volume_->Read(next_, memory));
+    next_ += size;
+    return absl::OkStatus();
+  }
+
   absl::Status Open() {
     ASSIGN_OR_RETURN(volume_, context_.pool.OpenVolume(request_.name(), request_.expected_uid()));
     const uint64_t size = volume_->size_bytes();
@@ -59,16 +69,18 @@ class ReadSource {
     return absl::OkStatus();
   }
 
-  // Sets what does not depend on the bytes. The buffer of data is kept from chunk to chunk.
+  // Sets what does not depend on the bytes.
   void Describe(bool first, v1::ReadChunk* chunk) {
     chunk->set_offset_bytes(next_);
-    chunk->set_name(first ? volume_->name() : std::string());
-    chunk->set_uid(first ? volume_->uid() : std::string());
-    chunk->set_size_bytes(first ? volume_->size_bytes() : 0);
+    if (!first) return;
+    chunk->set_name(volume_->name());
+    chunk->set_uid(volume_->uid());
+    chunk->set_size_bytes(volume_->size_bytes());
   }
 
   ServiceContext& context_;
   const v1::ReadRequest request_;
+  const std::shared_ptr<ChunkMemory> memory_ = std::make_shared<ChunkMemory>(kMaxChunkBytes);
   std::shared_ptr<engine::Volume> volume_;
   uint64_t next_;
   uint64_t end_ = 0;
@@ -84,7 +96,7 @@ class DiffSource {
         to_(request.to_snapshot()),
         next_(request.start_offset_bytes()) {}
 
-  absl::StatusOr<bool> Fill(v1::DiffChunk* chunk) {
+  absl::StatusOr<bool> Fill(v1::DiffChunk* chunk, uint64_t* offset_bytes) {
     if (complete_) return false;
     chunk->Clear();
     const bool first = !opened_;
@@ -99,6 +111,7 @@ class DiffSource {
       complete_ = chunk->extents_size() < static_cast<int>(kExtentsPerChunk);
       return complete_;
     }));
+    *offset_bytes = chunk->extents().empty() ? 0 : chunk->extents(0).offset_bytes();
     return first || chunk->extents_size() > 0;
   }
 
@@ -137,11 +150,6 @@ class DiffSource {
   bool opened_ = false;
   bool complete_ = false;
 };
-
-uint64_t OffsetOfRead(const v1::ReadChunk& chunk) { return chunk.offset_bytes(); }
-uint64_t OffsetOfDiff(const v1::DiffChunk& chunk) {
-  return chunk.extents().empty() ? 0 : chunk.extents(0).offset_bytes();
-}
 
 }  // namespace
 
@@ -214,24 +222,29 @@ grpc::ServerUnaryReactor* DataServiceImpl::Flush(Rpc* rpc, const v1::FlushReques
       });
 }
 
-grpc::ServerWriteReactor<v1::ReadChunk>* DataServiceImpl::Read(Rpc* rpc,
-                                                               const v1::ReadRequest* request) {
-  auto source = std::make_shared<ReadSource>(context_, *request);
-  return ChunkStream<v1::ReadChunk>::Start(
-      context_, rpc, *request, OffsetOfRead,
-      [source](v1::ReadChunk* chunk) { return source->Fill(chunk); });
+grpc::ServerWriteReactor<grpc::ByteBuffer>* DataServiceImpl::Read(Rpc* rpc,
+                                                                  const grpc::ByteBuffer* bytes) {
+  v1::ReadRequest request;
+  grpc::ByteBuffer copy(*bytes);                 // of references
+  if (!Decode(copy, &request)) request.Clear();  // of no name: refused as such
+  auto source = std::make_shared<ReadSource>(context_, request);
+  return ChunkStream<grpc::ByteBuffer>::Start(
+      context_, rpc, request, [source](grpc::ByteBuffer* chunk, uint64_t* offset_bytes) {
+        return source->Fill(chunk, offset_bytes);
+      });
 }
 
-grpc::ServerBidiReactor<v1::WriteRequest, v1::WriteAck>* DataServiceImpl::Write(Rpc* rpc) {
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* DataServiceImpl::Write(Rpc* rpc) {
   return WriteStream::Start(context_, rpc);
 }
 
 grpc::ServerWriteReactor<v1::DiffChunk>* DataServiceImpl::Diff(Rpc* rpc,
                                                                const v1::DiffRequest* request) {
   auto source = std::make_shared<DiffSource>(context_, *request);
-  return ChunkStream<v1::DiffChunk>::Start(
-      context_, rpc, *request, OffsetOfDiff,
-      [source](v1::DiffChunk* chunk) { return source->Fill(chunk); });
+  return ChunkStream<v1::DiffChunk>::Start(context_, rpc, *request,
+                                           [source](v1::DiffChunk* chunk, uint64_t* offset_bytes) {
+                                             return source->Fill(chunk, offset_bytes);
+                                           });
 }
 
 }  // namespace cowshed::service

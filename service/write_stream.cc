@@ -14,9 +14,11 @@ namespace {
 // More acks than a client at work ever leaves unread: a flush each.
 constexpr size_t kMaxQueuedAcks = 16;
 
+absl::Status HeaderMissing() { return InvalidField("header", "must come first"); }
+
 }  // namespace
 
-grpc::ServerBidiReactor<v1::WriteRequest, v1::WriteAck>* WriteStream::Start(
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* WriteStream::Start(
     ServiceContext& context, grpc::CallbackServerContext* rpc) {
   auto stream = std::shared_ptr<WriteStream>(new WriteStream(context, rpc));
   stream->self_ = stream;
@@ -101,7 +103,7 @@ void WriteStream::Pump() {
   const bool all_applied = half_closed_ && !have_next_ && !applying_;
   if (all_applied && acked_bytes_ < accepted_bytes_) SendAck();
   if (!sending_ && !acks_.empty()) {
-    ack_ = std::move(acks_.front());
+    ack_ = EncodeAck(acks_.front());
     acks_.pop_front();
     sending_ = true;
     sending_since_ = std::chrono::steady_clock::now();
@@ -118,16 +120,29 @@ void WriteStream::SendAck() {
   ack.set_boot_id(context_.boot_id);
 }
 
-void WriteStream::Apply(const v1::WriteRequest& request) {
-  if (volume_ == nullptr) return Applied(Open(request), 0, false, std::nullopt);
-  if (!request.has_chunk()) {
+void WriteStream::Apply(grpc::ByteBuffer& message) {
+  const absl::Status parsed = frame_.Parse(message);
+  if (!parsed.ok()) return Applied(parsed, 0, false, std::nullopt);
+  if (volume_ == nullptr) {
+    return Applied(frame_.has_slices() ? HeaderMissing() : Open(frame_.message()), 0, false,
+                   std::nullopt);
+  }
+  if (frame_.has_slices()) return Applied(ApplyData(), frame_.data_bytes(), false, std::nullopt);
+  if (!frame_.message().has_chunk()) {
     return Applied(InvalidField("chunk", "is missing"), 0, false, std::nullopt);
   }
-  ApplyChunk(request.chunk());
+  ApplyChunk(frame_.message().chunk());
+}
+
+absl::Status WriteStream::ApplyData() {
+  RETURN_IF_ERROR(CheckChunk(frame_.data_bytes()));
+  RETURN_IF_ERROR(CheckRange(*volume_, frame_.offset_bytes(), frame_.data_bytes()));
+  context_.stats.copied_bytes += frame_.data_bytes();
+  return frame_.WriteTo(*volume_);
 }
 
 absl::Status WriteStream::Open(const v1::WriteRequest& request) {
-  if (!request.has_header()) return InvalidField("header", "must come first");
+  if (!request.has_header()) return HeaderMissing();
   const v1::WriteHeader& header = request.header();
   {
     engine::MutexLock lock(mutex_);

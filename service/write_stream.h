@@ -26,15 +26,16 @@
 #include "cowshed/v1/data.grpc.pb.h"
 #include "engine/base/mutex.h"
 #include "service/context.h"
+#include "service/frames.h"
 
 namespace cowshed::service {
 
-class WriteStream final : public grpc::ServerBidiReactor<v1::WriteRequest, v1::WriteAck>,
+class WriteStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
                           public OpenStream,
                           public std::enable_shared_from_this<WriteStream> {
  public:
   // Opens the stream for `rpc`, or answers why not.
-  static grpc::ServerBidiReactor<v1::WriteRequest, v1::WriteAck>* Start(
+  static grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Start(
       ServiceContext& context, grpc::CallbackServerContext* rpc);
 
   void OnReadDone(bool ok) override;
@@ -58,9 +59,10 @@ class WriteStream final : public grpc::ServerBidiReactor<v1::WriteRequest, v1::W
   void Finish(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // Applies one message; Applied follows, at once or from a callback of the pool.
-  void Apply(const v1::WriteRequest& request) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Apply(grpc::ByteBuffer& message) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Open(const v1::WriteRequest& request);
   void ApplyChunk(const v1::WriteChunk& chunk) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status ApplyData();
   // The message in hand is done: `bytes` more are accepted, or `status` says why not; `durable`:
   // so is all before it, in `flushed_txg` if it was a flush.
   void Applied(const absl::Status& status, uint64_t bytes, bool durable,
@@ -70,11 +72,12 @@ class WriteStream final : public grpc::ServerBidiReactor<v1::WriteRequest, v1::W
   grpc::CallbackServerContext* const rpc_;
   Caller caller_;                           // set at the start
   std::shared_ptr<engine::Volume> volume_;  // set by the header, before any chunk
+  WriteFrame frame_;                        // the worker's: the message in hand
   std::shared_ptr<WriteStream> self_;
 
   engine::Mutex mutex_{engine::LockRank::kCall};
-  std::array<v1::WriteRequest, 2> requests_;
-  v1::WriteAck ack_;                         // gRPC's while sending_
+  std::array<grpc::ByteBuffer, 2> requests_;
+  grpc::ByteBuffer ack_;                     // gRPC's while sending_
   int applied_ ABSL_GUARDED_BY(mutex_) = 0;  // requests_[applied_] is the worker's
   bool applying_ ABSL_GUARDED_BY(mutex_) = false;
   bool have_next_ ABSL_GUARDED_BY(mutex_) = false;    // the other one has been read

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""fio: what the file system itself gives for the same writes with the same durability."""
+"""fio: what the file system itself gives for the same reads and writes with the same durability, and
+the load on NBD servers, ours and others alike."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from harness import Bench
@@ -40,3 +43,50 @@ def write_seconds(
     )
     job = json.loads(output[output.index("{") :])["jobs"][0]
     return float(job["job_runtime"]) / 1e3
+
+
+@dataclass(frozen=True)
+class Load:
+    """What one client does. All of it is durable in the end, and so is every `fsync_every`-th write."""
+
+    rw: str  # read, write, randread, randwrite
+    block_bytes: int
+    depth: int  # requests under way at once
+    total_bytes: int
+    fsync_every: int = 0
+
+
+def on_device(uri: str) -> list[str]:
+    """A client of an NBD server."""
+    return ["--ioengine=nbd", f"--uri={uri}"]
+
+
+def on_file(path: Path) -> list[str]:
+    """The file system itself: buffered, as the servers use it."""
+    return ["--ioengine=io_uring", f"--filename={path}"]
+
+
+def seconds(
+    bench: Bench, clients: Sequence[list[str]], load: Load, file_bytes: int, seed: int
+) -> float:
+    """Seconds until the last of the clients is done with its load."""
+    command = [
+        "fio",
+        f"--rw={load.rw}",
+        f"--bs={load.block_bytes}",
+        f"--iodepth={load.depth}",
+        f"--size={file_bytes}",
+        f"--io_size={load.total_bytes}",
+        f"--fsync={load.fsync_every}",
+        f"--end_fsync={int('write' in load.rw)}",
+        f"--randseed={seed}",
+        "--allrandrepeat=1",
+        "--refill_buffers",
+        "--thread",
+        "--output-format=json",
+    ]
+    for number, client in enumerate(clients):
+        command += [f"--name=client{number}", *client]
+    output = bench.command(*command)
+    jobs = json.loads(output[output.index("{") :])["jobs"]
+    return max(float(job["job_runtime"]) for job in jobs) / 1e3

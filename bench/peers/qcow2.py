@@ -22,18 +22,22 @@ def create_base(bench: Bench, path: Path, size_bytes: int) -> None:
     bench.command("qemu-img", "create", "-q", "-f", "qcow2", "-o", options, path, size_bytes)
 
 
-def create_overlay(bench: Bench, base: Path, path: Path) -> None:
-    bench.command("qemu-img", "create", "-q", "-f", "qcow2", "-b", base, "-F", "qcow2", path)
+def create_overlay(bench: Bench, base: Path, path: Path, base_format: str = "qcow2") -> None:
+    bench.command("qemu-img", "create", "-q", "-f", "qcow2", "-b", base, "-F", base_format, path)
 
 
 @contextlib.contextmanager
-def exported(bench: Bench, image: Path) -> Iterator[str]:
-    """Serves an image over NBD; gives its URI. The server ends with the context."""
+def exported(
+    bench: Bench, image: Path, *, image_format: str = "qcow2", cache: str = "unsafe"
+) -> Iterator[str]:
+    """Serves an image over NBD; gives its URI. The server ends with the context.
+
+    `unsafe`: what is written becomes durable by a sync of the file system, once. `writeback`: by an
+    NBD flush, as a guest asks for it."""
     socket = image.with_suffix(".sock")
     socket.unlink(missing_ok=True)
-    command = ["qemu-nbd", "--format=qcow2", "--persistent", f"--socket={socket}", str(image)]
-    # What is written becomes durable by a sync of the file system, once.
-    command += ["--cache=unsafe"]
+    command = ["qemu-nbd", f"--format={image_format}", "--persistent", f"--socket={socket}"]
+    command += [f"--cache={cache}", "--shared=0", str(image)]
     try:
         server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     except FileNotFoundError as error:

@@ -44,6 +44,13 @@ std::string Name(const BlockPtr& pointer) {
   return StrCat("block at sector ", pointer.address, " born in txg ", pointer.birth);
 }
 
+absl::Status ReadSectors(const File& file, uint64_t offset, std::span<std::byte> out,
+                         ReadMode mode) {
+  if (mode == ReadMode::kWait) return file.Read(offset, out);
+  const iovec piece{out.data(), out.size()};
+  return file.ReadV(offset, std::span(&piece, 1), mode);
+}
+
 // The superblock in `slot`, if it is one of ours and whole.
 absl::StatusOr<std::optional<Superblock>> ReadSuperblock(const File& file, uint32_t slot) {
   Superblock superblock;
@@ -116,7 +123,8 @@ absl::Status BlockStore::CheckPlace(uint64_t address, uint64_t sectors) const {
   return absl::OkStatus();
 }
 
-absl::Status BlockStore::Read(const BlockPtr& pointer, std::span<std::byte> out) const {
+absl::Status BlockStore::Read(const BlockPtr& pointer, std::span<std::byte> out,
+                              ReadMode mode) const {
   if (pointer.is_hole()) {
     std::fill(out.begin(), out.end(), std::byte{0});
     return absl::OkStatus();
@@ -127,29 +135,34 @@ absl::Status BlockStore::Read(const BlockPtr& pointer, std::span<std::byte> out)
     return absl::DataLossError(StrCat(Name(pointer), " has an unknown codec"));
   }
   if (pointer.is_gang()) {
-    ASSIGN_OR_RETURN(const GangSector gang, ReadGang(pointer));
+    ASSIGN_OR_RETURN(const GangSector gang, ReadGang(pointer, mode));
     std::span<std::byte> rest = out;
     for (const GangSector::Piece& piece : std::span(gang.pieces).first(gang.piece_count)) {
       const size_t bytes = size_t{piece.sectors} * kSectorBytes;
-      RETURN_IF_ERROR(file_->Read(piece.address * kSectorBytes, rest.first(bytes)));
+      RETURN_IF_ERROR(ReadSectors(*file_, piece.address * kSectorBytes, rest.first(bytes), mode));
       rest = rest.subspan(bytes);
     }
   } else {
     RETURN_IF_ERROR(CheckPlace(pointer.address, pointer.sectors));
-    RETURN_IF_ERROR(file_->Read(pointer.address * kSectorBytes, out));
+    RETURN_IF_ERROR(ReadSectors(*file_, pointer.address * kSectorBytes, out, mode));
   }
-  if (Hash64(out) != pointer.checksum) {
+  return CheckBytes(pointer, out);
+}
+
+absl::Status BlockStore::CheckBytes(const BlockPtr& pointer,
+                                    std::span<const std::byte> bytes) const {
+  if (Hash64(bytes) != pointer.checksum) {
     checksum_errors_.fetch_add(1);
     return absl::DataLossError(StrCat(Name(pointer), " has a wrong checksum"));
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<GangSector> BlockStore::ReadGang(const BlockPtr& pointer) const {
+absl::StatusOr<GangSector> BlockStore::ReadGang(const BlockPtr& pointer, ReadMode mode) const {
   GangSector gang;
   RETURN_IF_ERROR(CheckPlace(pointer.address, 1));
-  RETURN_IF_ERROR(
-      file_->Read(pointer.address * kSectorBytes, std::as_writable_bytes(std::span(&gang, 1))));
+  RETURN_IF_ERROR(ReadSectors(*file_, pointer.address * kSectorBytes,
+                              std::as_writable_bytes(std::span(&gang, 1)), mode));
   const auto damaged = [&](std::string_view what) {
     checksum_errors_.fetch_add(1);
     return absl::DataLossError(StrCat("gang of ", Name(pointer), " ", what));

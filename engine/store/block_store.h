@@ -4,8 +4,10 @@
 // sequential runs.
 //
 // BlockStore reads a pointer's sectors (assembling gangs) and checks its checksum: DATA_LOSS, never
-// wrong bytes. BlockWriter belongs to one txg: Add() allocates and checksums at once and gives the
-// pointer, Flush() writes what was added with as few pwritev calls as the addresses allow.
+// wrong bytes. ReadMany reads blocks that lie side by side with one call of the host, straight to
+// where they are wanted; each is proven by its own checksum all the same. BlockWriter belongs to
+// one txg: Add() allocates and checksums at once and gives the pointer, Flush() writes what was
+// added with as few pwritev calls as the addresses allow.
 //
 // Invariants  I2: Sync() comes after the last Flush() and before the commit that references it.
 // Threads     BlockStore: thread-safe. BlockWriter: txg thread only.
@@ -26,6 +28,19 @@
 
 namespace cowshed::engine {
 
+// A block, or a part of it, that somebody wants: `out` gets its bytes from `skip` on.
+struct BlockRead {
+  BlockPtr pointer;
+  uint64_t skip = 0;
+  std::span<std::byte> out;
+};
+
+// What there is to say of a ReadMany.
+struct ReadReport {
+  size_t failed = 0;    // on an error: which of the reads it was
+  bool waited = false;  // not all came from memory
+};
+
 class BlockStore {
  public:
   // Makes the file as long as the superblock's capacity, writes both superblocks of a new pool and
@@ -40,7 +55,14 @@ class BlockStore {
   const Superblock& superblock() const { return superblock_; }
 
   // Fills `out` (pointer.sectors x 4 KiB). DATA_LOSS on a wrong checksum. A hole yields zeros.
-  absl::Status Read(const BlockPtr& pointer, std::span<std::byte> out) const;
+  // CANCELLED: kCached, and it would have had to wait.
+  absl::Status Read(const BlockPtr& pointer, std::span<std::byte> out,
+                    ReadMode mode = ReadMode::kWait) const;
+  // All of `reads`, in their order; errors as above. What has to be waited for is told to the host
+  // in one go, so that the disk reads the runs side by side.
+  absl::Status ReadMany(std::span<const BlockRead> reads, ReadMode mode, ReadReport* report) const;
+  // These blocks will be read soon. A hint.
+  void WillNeed(std::span<const BlockPtr> pointers) const;
   // The sectors a pointer occupies: one run, or for a gang its list sector and its pieces. Appends.
   absl::Status Extents(const BlockPtr& pointer, std::vector<Run>* extents) const;
 
@@ -69,7 +91,11 @@ class BlockStore {
  private:
   friend class BlockWriter;
   explicit BlockStore(std::unique_ptr<File> file) : file_(std::move(file)) {}
-  absl::StatusOr<GangSector> ReadGang(const BlockPtr& pointer) const;
+  absl::StatusOr<GangSector> ReadGang(const BlockPtr& pointer,
+                                      ReadMode mode = ReadMode::kWait) const;
+  absl::Status ReadRun(std::span<const BlockRead> run, ReadMode mode, size_t* failed) const;
+  absl::Status ReadOne(const BlockRead& read, ReadMode mode) const;
+  absl::Status CheckBytes(const BlockPtr& pointer, std::span<const std::byte> bytes) const;
   absl::Status CheckPlace(uint64_t address, uint64_t sectors) const;
   absl::Status WriteSuperblock(Superblock superblock, uint32_t slot);
   absl::Status Lengthen(uint64_t capacity_sectors);

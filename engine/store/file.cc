@@ -27,6 +27,8 @@ namespace cowshed::engine {
 namespace {
 
 constexpr uint64_t kWritebackBytes = 256 << 10;  // shorter writes are better gathered by the host
+// The host cuts a longer hint off at the read-ahead of its device: 128 KiB unless somebody chose.
+constexpr uint64_t kHintBytes = 128 << 10;
 
 absl::Status ErrnoStatus(int error, std::string_view message) {
   const std::string text = StrCat(message, ": ", std::strerror(error));
@@ -45,38 +47,82 @@ absl::Status ErrnoStatus(int error, std::string_view message) {
   }
 }
 
+// Moves `pieces` past `bytes` that are done, from piece *first on; past empty ones, too.
+void Advance(std::vector<iovec>* pieces, size_t* first, size_t bytes) {
+  while (*first < pieces->size() && bytes >= (*pieces)[*first].iov_len) {
+    bytes -= (*pieces)[*first].iov_len;
+    ++*first;
+  }
+  if (*first < pieces->size()) {
+    iovec& piece = (*pieces)[*first];
+    piece.iov_base = static_cast<char*>(piece.iov_base) + bytes;
+    piece.iov_len -= bytes;
+  }
+}
+
 class PosixFile final : public File {
  public:
-  PosixFile(std::string path, int descriptor, int durable_descriptor, bool is_device)
+  // `durable`: the same file opened with O_DSYNC, -1 where nothing is written. `scans`: the same
+  // for scans; may be `descriptor` itself.
+  PosixFile(std::string path, int descriptor, int durable, int scans, bool is_device)
       : path_(std::move(path)),
         descriptor_(descriptor),
-        durable_descriptor_(durable_descriptor),
+        durable_(durable),
+        scans_(scans),
         is_device_(is_device) {}
   ~PosixFile() override {
+    if (scans_ != descriptor_) close(scans_);
+    if (durable_ >= 0) close(durable_);
     close(descriptor_);
-    if (durable_descriptor_ >= 0) {
-      close(durable_descriptor_);
-    }
   }
 
   absl::Status Read(uint64_t offset, std::span<std::byte> out) const override {
+    const iovec piece{out.data(), out.size()};
+    return ReadV(offset, std::span(&piece, 1), ReadMode::kWait);
+  }
+
+  absl::Status ReadV(uint64_t offset, std::span<const iovec> pieces, ReadMode mode) const override {
     RETURN_IF_ERROR(Failpoints::Hit("file.read"));
-    while (!out.empty()) {
-      const ssize_t got = pread(descriptor_, out.data(), out.size(), static_cast<off_t>(offset));
+    const int descriptor = mode == ReadMode::kScan ? scans_ : descriptor_;
+    const bool cached = mode == ReadMode::kCached;
+    // Most reads are done with one call, for which nothing need be copied.
+    std::vector<iovec> rest;
+    size_t first = 0;
+    while (!pieces.empty()) {
+      const int count = static_cast<int>(std::min<size_t>(pieces.size(), IOV_MAX));
+      const ssize_t got = preadv2(descriptor, pieces.data(), count, static_cast<off_t>(offset),
+                                  cached ? RWF_NOWAIT : 0);
       if (got < 0 && errno == EINTR) {
         continue;
+      }
+      if (got < 0 && cached && (errno == EAGAIN || errno == EOPNOTSUPP)) {
+        return absl::CancelledError();
       }
       if (got < 0) {
         return Error("read", offset);
       }
+      if (rest.empty()) {
+        rest.assign(pieces.begin(), pieces.end());
+      }
+      Advance(&rest, &first, static_cast<size_t>(got));
+      pieces = std::span(rest).subspan(first);
+      if (!pieces.empty() && cached) {
+        return absl::CancelledError();
+      }
       if (got == 0) {
-        std::memset(out.data(), 0, out.size());
+        for (const iovec& piece : pieces) std::memset(piece.iov_base, 0, piece.iov_len);
         return absl::OkStatus();
       }
       offset += static_cast<uint64_t>(got);
-      out = out.subspan(static_cast<size_t>(got));
     }
     return absl::OkStatus();
+  }
+
+  void WillNeed(uint64_t offset, uint64_t bytes) const override {
+    for (const uint64_t end = offset + bytes; offset < end; offset += kHintBytes) {
+      posix_fadvise(descriptor_, static_cast<off_t>(offset),
+                    static_cast<off_t>(std::min(kHintBytes, end - offset)), POSIX_FADV_WILLNEED);
+    }
   }
 
   absl::Status Write(uint64_t offset, std::span<const std::byte> data) override {
@@ -99,14 +145,8 @@ class PosixFile final : public File {
     std::vector<iovec> rest(pieces.begin(), pieces.end());
     const uint64_t begin = offset;
     size_t first = 0;
-    while (true) {
-      while (first < rest.size() && rest[first].iov_len == 0) {
-        ++first;
-      }
-      if (first == rest.size()) {
-        StartWriteback(begin, offset - begin);
-        return absl::OkStatus();
-      }
+    Advance(&rest, &first, 0);
+    while (first < rest.size()) {
       const int count = static_cast<int>(std::min<size_t>(rest.size() - first, IOV_MAX));
       const ssize_t written = pwritev(descriptor_, &rest[first], count, static_cast<off_t>(offset));
       if (written < 0 && errno == EINTR) {
@@ -116,21 +156,17 @@ class PosixFile final : public File {
         return Error("write", offset);
       }
       offset += static_cast<uint64_t>(written);
-      for (size_t left = static_cast<size_t>(written); left > 0;) {
-        const size_t taken = std::min(left, rest[first].iov_len);
-        rest[first].iov_base = static_cast<char*>(rest[first].iov_base) + taken;
-        rest[first].iov_len -= taken;
-        left -= taken;
-        first += rest[first].iov_len == 0 ? 1 : 0;
-      }
+      Advance(&rest, &first, static_cast<size_t>(written));
     }
+    StartWriteback(begin, offset - begin);
+    return absl::OkStatus();
   }
 
   absl::Status WriteDurable(uint64_t offset, std::span<const std::byte> data) override {
     RETURN_IF_ERROR(Failpoints::Hit("file.write_durable"));
     while (!data.empty()) {
       const ssize_t written =
-          pwrite(durable_descriptor_, data.data(), data.size(), static_cast<off_t>(offset));
+          pwrite(durable_, data.data(), data.size(), static_cast<off_t>(offset));
       if (written < 0 && errno == EINTR) {
         continue;
       }
@@ -209,18 +245,42 @@ class PosixFile final : public File {
 
   const std::string path_;
   const int descriptor_;
-  // Opened with O_DSYNC; -1 where nothing is written. A description of its own: the host tells each
-  // open description once of an error that it met writing back, so that what a durable write is
-  // told does not keep the next Sync from being told, too.
-  const int durable_descriptor_;
+  // A description of its own: the host tells each open description once of an error that it met
+  // writing back, so that what a durable write is told does not keep the next Sync from being told,
+  // too.
+  const int durable_;
+  const int scans_;
   const bool is_device_;
 };
+
+// A descriptor whose reads the host takes for no reason to keep what they read. `otherwise` where
+// the file cannot be opened once more.
+int OpenForScans(const std::string& path, int otherwise) {
+  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) {
+    return otherwise;
+  }
+  posix_fadvise(descriptor, 0, 0, POSIX_FADV_NOREUSE);
+  return descriptor;
+}
 
 }  // namespace
 
 absl::Status File::WriteDurable(uint64_t offset, std::span<const std::byte> data) {
   RETURN_IF_ERROR(Write(offset, data));
   return Sync();
+}
+
+absl::Status File::ReadV(uint64_t offset, std::span<const iovec> pieces, ReadMode mode) const {
+  if (mode == ReadMode::kCached) {
+    return absl::CancelledError();
+  }
+  for (const iovec& piece : pieces) {
+    RETURN_IF_ERROR(
+        Read(offset, std::span(static_cast<std::byte*>(piece.iov_base), piece.iov_len)));
+    offset += piece.iov_len;
+  }
+  return absl::OkStatus();
 }
 
 absl::Status FileSystemStatus(const std::error_code& error, std::string_view what) {
@@ -289,7 +349,8 @@ absl::StatusOr<std::unique_ptr<File>> OpenFile(const std::string& path, bool cre
   // Without O_EXCL: a device that this process has claimed refuses a second claim by it, too.
   const int durable = read_only ? -1 : open(path.c_str(), O_WRONLY | O_DSYNC | O_CLOEXEC);
   const int error = errno;
-  auto file = std::make_unique<PosixFile>(path, descriptor, durable, is_device);
+  auto file = std::make_unique<PosixFile>(path, descriptor, durable, OpenForScans(path, descriptor),
+                                          is_device);
   if (!read_only && durable < 0) {
     return ErrnoStatus(error, StrCat("open ", path, " for durable writes"));
   }

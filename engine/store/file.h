@@ -7,6 +7,8 @@
 // Errors      errno becomes a Status: ENOSPC/EDQUOT RESOURCE_EXHAUSTED, EIO UNAVAILABLE, others by
 //             absl::ErrnoToStatus; each names the path and the offset. Short reads and writes are
 //             continued; a read past the end yields zeros (the file is sparse).
+// Scans       Whoever reads all there is, once, reads with kScan: the host does not take that for a
+//             reason to keep the bytes, so that a scan does not push out what others come back to.
 // Failpoints  file.read, file.write, file.write_durable, file.sync, file.allocate
 #pragma once
 
@@ -24,11 +26,21 @@
 
 namespace cowshed::engine {
 
+// How a read goes about it. kCached: only if all of it is in memory, so that it never waits for the
+// disk. kScan: see above.
+enum class ReadMode : uint8_t { kWait, kCached, kScan };
+
 class File {
  public:
   virtual ~File() = default;
 
   virtual absl::Status Read(uint64_t offset, std::span<std::byte> out) const = 0;
+  // Fills the pieces one after another from `offset`, a run with one call of the host. CANCELLED:
+  // kCached, and it would have had to wait; the host may have begun to read, for whoever comes
+  // next. Here: piece by piece, and never known to be in memory.
+  virtual absl::Status ReadV(uint64_t offset, std::span<const iovec> pieces, ReadMode mode) const;
+  // The range will be read soon: the host may begin to, and nobody waits. A hint.
+  virtual void WillNeed(uint64_t /*offset*/, uint64_t /*bytes*/) const {}
   virtual absl::Status Write(uint64_t offset, std::span<const std::byte> data) = 0;
   // Writes the pieces one after another from `offset`.
   virtual absl::Status WriteV(uint64_t offset, std::span<const iovec> pieces) = 0;

@@ -38,7 +38,8 @@ uint8_t BlockTree::HeightFor(uint64_t block_count) {
   return height;
 }
 
-absl::StatusOr<std::shared_ptr<const Node>> BlockTree::ReadNode(const BlockPtr& pointer) const {
+absl::StatusOr<std::shared_ptr<const Node>> BlockTree::ReadNode(const BlockPtr& pointer,
+                                                                ReadMode mode) const {
   if (std::shared_ptr<const Node> cached = cache_.Find(pointer)) {
     return cached;
   }
@@ -47,7 +48,7 @@ absl::StatusOr<std::shared_ptr<const Node>> BlockTree::ReadNode(const BlockPtr& 
     return DamagedNode(pointer, "is not a node");
   }
   auto node = std::make_shared<Node>();
-  RETURN_IF_ERROR(store_.Read(pointer, std::as_writable_bytes(std::span(node.get(), 1))));
+  RETURN_IF_ERROR(store_.Read(pointer, std::as_writable_bytes(std::span(node.get(), 1)), mode));
   for (const BlockPtr& child : node->children) {
     if (!IsChildOf(child, pointer)) {
       return DamagedNode(pointer, "has a child that cannot be its own (I4)");
@@ -58,12 +59,12 @@ absl::StatusOr<std::shared_ptr<const Node>> BlockTree::ReadNode(const BlockPtr& 
 }
 
 absl::Status BlockTree::VisitLowestNodes(const TreeState& state, const BlockPtr& pointer,
-                                         uint64_t base, uint64_t first, uint64_t end,
+                                         uint64_t base, uint64_t first, uint64_t end, ReadMode mode,
                                          NodeVisitor visit) const {
   if (pointer.is_hole() || WhollyTrimmed(state, pointer, base)) {
     return absl::OkStatus();
   }
-  ASSIGN_OR_RETURN(const std::shared_ptr<const Node> node, ReadNode(pointer));
+  ASSIGN_OR_RETURN(const std::shared_ptr<const Node> node, ReadNode(pointer, mode));
   if (pointer.level == 1) {
     visit(base, *node);
     return absl::OkStatus();
@@ -71,13 +72,14 @@ absl::Status BlockTree::VisitLowestNodes(const TreeState& state, const BlockPtr&
   const uint64_t span = SpanBlocks(pointer.level - 1);
   end = std::min(end, EndBlock(pointer, base));
   for (uint64_t i = (std::max(first, base) - base) / span; base + i * span < end; ++i) {
-    RETURN_IF_ERROR(VisitLowestNodes(state, node->children[i], base + i * span, first, end, visit));
+    RETURN_IF_ERROR(
+        VisitLowestNodes(state, node->children[i], base + i * span, first, end, mode, visit));
   }
   return absl::OkStatus();
 }
 
-absl::Status BlockTree::Lookup(const TreeState& state, uint64_t first,
-                               std::span<BlockPtr> out) const {
+absl::Status BlockTree::Lookup(const TreeState& state, uint64_t first, std::span<BlockPtr> out,
+                               ReadMode mode) const {
   std::fill(out.begin(), out.end(), BlockPtr{});
   const uint64_t end = first + out.size();
   const auto copy_pointers = [&](uint64_t base, const Node& node) {
@@ -92,7 +94,7 @@ absl::Status BlockTree::Lookup(const TreeState& state, uint64_t first,
   if (first >= end || first >= EndBlock(state.root, 0)) {
     return absl::OkStatus();
   }
-  return VisitLowestNodes(state, state.root, 0, first, end, copy_pointers);
+  return VisitLowestNodes(state, state.root, 0, first, end, mode, copy_pointers);
 }
 
 absl::Status BlockTree::Warm(const TreeState& state, uint64_t first, uint64_t count) const {
@@ -102,7 +104,7 @@ absl::Status BlockTree::Warm(const TreeState& state, uint64_t first, uint64_t co
   // Not through the trim: a Rewrite reads what a look-up may skip.
   TreeState untrimmed = state;
   untrimmed.trim_txg = 0;
-  return VisitLowestNodes(untrimmed, state.root, 0, first, first + count,
+  return VisitLowestNodes(untrimmed, state.root, 0, first, first + count, ReadMode::kWait,
                           [](uint64_t, const Node&) {});
 }
 

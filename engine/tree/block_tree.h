@@ -40,7 +40,9 @@ class BlockTree {
   static uint8_t HeightFor(uint64_t block_count);
 
   // Pointers of blocks [first, first + out.size()); holes where nothing is stored or trimmed.
-  absl::Status Lookup(const TreeState& state, uint64_t first, std::span<BlockPtr> out) const;
+  // CANCELLED: kCached, and a node would have to be waited for.
+  absl::Status Lookup(const TreeState& state, uint64_t first, std::span<BlockPtr> out,
+                      ReadMode mode = ReadMode::kWait) const;
   // Loads the nodes above blocks [first, first + count) into the cache, so that a later Rewrite
   // need not wait for the disk.
   absl::Status Warm(const TreeState& state, uint64_t first, uint64_t count) const;
@@ -89,13 +91,15 @@ class BlockTree {
                             const std::function<bool(const Extent&)>& visit) const;
 
   // Reads a node through the cache. DATA_LOSS if it is damaged or violates I4.
-  absl::StatusOr<std::shared_ptr<const Node>> ReadNode(const BlockPtr& pointer) const;
+  absl::StatusOr<std::shared_ptr<const Node>> ReadNode(const BlockPtr& pointer,
+                                                       ReadMode mode = ReadMode::kWait) const;
 
  private:
   // Calls `visit` with each node of level 1 that lies over [first, end), and its first block.
   using NodeVisitor = absl::FunctionRef<void(uint64_t base, const Node& node)>;
   absl::Status VisitLowestNodes(const TreeState& state, const BlockPtr& pointer, uint64_t base,
-                                uint64_t first, uint64_t end, NodeVisitor visit) const;
+                                uint64_t first, uint64_t end, ReadMode mode,
+                                NodeVisitor visit) const;
   // First block >= `from` below `pointer` that reads as data, if there is one.
   absl::StatusOr<std::optional<uint64_t>> FindData(const TreeState& state, const BlockPtr& pointer,
                                                    uint64_t base, uint64_t from) const;

@@ -149,6 +149,12 @@ ssize_t pread(int descriptor, void* out, size_t bytes, off_t offset) {
   return fate.forwarded ? next(descriptor, out, bytes, offset) : Answer(fate, ssize_t{0});
 }
 
+ssize_t preadv2(int descriptor, const iovec* pieces, int count, off_t offset, int flags) {
+  static auto* const next = Next<ssize_t(int, const iovec*, int, off_t, int)>("preadv2");
+  const Fate fate = FateOf(HostCall::kRead, descriptor);
+  return fate.forwarded ? next(descriptor, pieces, count, offset, flags) : Answer(fate, ssize_t{0});
+}
+
 ssize_t pwrite(int descriptor, const void* data, size_t bytes, off_t offset) {
   static auto* const next = Next<ssize_t(int, const void*, size_t, off_t)>("pwrite");
   const Fate fate = FateOf(HostCall::kWrite, descriptor);

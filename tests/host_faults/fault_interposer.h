@@ -4,8 +4,8 @@
 // fail on command, whoever makes them. That reaches what no seam of ours does: the file of the
 // metadata store, which LMDB writes by itself, the locks, the directories.
 //
-// Model       A program that uses this door gets open, mkdir, flock, pread, pwrite(v), writev,
-//             fsync, fdatasync, fallocate and ftruncate from here; each forwards to the next
+// Model       A program that uses this door gets open, mkdir, flock, pread(v2), pwrite(v),
+//             writev, fsync, fdatasync, fallocate and ftruncate from here; each forwards to the next
 //             definition, as a rule the C library's. Calls on matching files are counted from 1; a
 //             fault meets number `at` alone, or every one from there on. A file is known by the
 //             path of its descriptor at the time of the call.

@@ -59,6 +59,18 @@ absl::Status FaultFile::Read(uint64_t offset, std::span<std::byte> out) const {
   return status;
 }
 
+absl::Status FaultFile::ReadV(uint64_t offset, std::span<const iovec> pieces, ReadMode mode) const {
+  absl::Status done = file_->ReadV(offset, pieces, mode);
+  if (absl::IsCancelled(done)) return done;
+  uint64_t torn_bytes = 0;
+  absl::Status status = plan_->Next(FileOp::kRead, offset, &torn_bytes);
+  if (status.ok()) status = std::move(done);
+  uint64_t bytes = 0;
+  for (const iovec& piece : pieces) bytes += piece.iov_len;
+  plan_->Record({FileOp::kRead, offset, bytes, status});
+  return status;
+}
+
 absl::Status FaultFile::Write(uint64_t offset, std::span<const std::byte> data) {
   const iovec piece{const_cast<std::byte*>(data.data()), data.size()};
   return WriteV(offset, std::span(&piece, 1));

@@ -70,6 +70,9 @@ class FaultFile : public File {
       : file_(std::move(file)), plan_(std::move(plan)) {}
 
   absl::Status Read(uint64_t offset, std::span<std::byte> out) const override;
+  // One read that counts; one that would have had to wait is none.
+  absl::Status ReadV(uint64_t offset, std::span<const iovec> pieces, ReadMode mode) const override;
+  void WillNeed(uint64_t offset, uint64_t bytes) const override { file_->WillNeed(offset, bytes); }
   absl::Status Write(uint64_t offset, std::span<const std::byte> data) override;
   absl::Status WriteV(uint64_t offset, std::span<const iovec> pieces) override;
   absl::Status WriteDurable(uint64_t offset, std::span<const std::byte> data) override;

@@ -23,6 +23,11 @@ _ZEROS = bytes(CHUNK_BYTES)
 _HOLE_BYTES = 4096  # what file systems can leave out of a file
 
 
+def _is_zero(data: bytes, start: int, end: int) -> bool:
+    """Whether a range is all zeros. The first byte mostly tells, and spares a copy of the range."""
+    return start == end or (data[start] == 0 and data[start:end] == _ZEROS[: end - start])
+
+
 @dataclass(frozen=True)
 class ImportResult:
     """What an import did; the byte counts add up to the size of the file."""
@@ -163,7 +168,7 @@ class _Importer:
     ) -> None:
         """Writes data, or zeros where it is None or holds nothing else."""
         length = length if data is None else len(data)
-        if data is not None and data != _ZEROS[:length]:
+        if data is not None and not _is_zero(data, 0, length):
             stream.write(offset, data)
             self.written += length
         else:
@@ -205,19 +210,18 @@ def file_extents(fd: int, start: int, end: int) -> Iterator[tuple[int, int, bool
 
 def runs(data: bytes, block: int) -> Iterator[tuple[int, bytes]]:
     """Cuts data at multiples of the block size into runs of all-zero blocks and runs of others."""
-    if data == _ZEROS[: len(data)]:
+    if _is_zero(data, 0, len(data)):
         yield 0, data
         return
     start, start_zero = 0, False
     for at in range(0, len(data), block):
         end = min(at + block, len(data))
-        zero = data[at:end] == _ZEROS[: end - at]
+        zero = _is_zero(data, at, end)
         if at and zero != start_zero:
             yield start, data[start:at]
             start = at
         start_zero = zero
-    if data:
-        yield start, data[start:]
+    yield start, data[start:]  # of all of it: no copy
 
 
 def differing_runs(data: bytes, stored: bytes, block: int) -> Iterator[tuple[bool, int, int]]:
@@ -272,7 +276,7 @@ def export_image(
             offset = chunk.offset_bytes + chunk.length_bytes
             if chunk.data is not None:
                 for at, piece in runs(chunk.data, _HOLE_BYTES):
-                    if piece != _ZEROS[: len(piece)]:
+                    if not _is_zero(piece, 0, len(piece)):
                         _pwrite(fd, piece, chunk.offset_bytes + at)
                         data_bytes += len(piece)
             progress(chunk.length_bytes)

@@ -63,6 +63,16 @@ def read_chunks(
             attempt += 1
 
 
+def cut(data: bytes | bytearray | memoryview) -> Iterator[bytes]:
+    """Cuts data into the chunks of a stream. What fits one as it is, is not copied."""
+    if isinstance(data, bytes) and 0 < len(data) <= channel.CHUNK_BYTES:
+        yield data
+        return
+    view = memoryview(data).cast("B")
+    for start in range(0, len(view), channel.CHUNK_BYTES):
+        yield bytes(view[start : start + channel.CHUNK_BYTES])
+
+
 def write_all(
     transport: Transport,
     dataset: Name,
@@ -129,11 +139,9 @@ class WriteStream:
 
     def write(self, offset: int, data: bytes | bytearray | memoryview) -> None:
         """Writes bytes at an offset. Waits while more than the window is unacknowledged."""
-        view = memoryview(data).cast("B")
-        for start in range(0, len(view), channel.CHUNK_BYTES):
-            piece = view[start : start + channel.CHUNK_BYTES]
-            chunk = data_pb2.WriteChunk(offset_bytes=offset + start, data=bytes(piece))
-            self._send(chunk, len(piece))
+        for piece in cut(data):
+            self._send(data_pb2.WriteChunk(offset_bytes=offset, data=piece), len(piece))
+            offset += len(piece)
 
     def zero(self, offset: int, length: int) -> None:
         """Writes zeros without sending them; whole blocks become holes."""

@@ -380,7 +380,8 @@ class Chunk:
     def from_proto(cls, m: data_pb2.ReadChunk) -> Chunk:
         """The value of a message."""
         if m.WhichOneof("content") == "data":
-            return cls(m.offset_bytes, len(m.data), m.data)
+            data = m.data  # once: each look at it is a copy
+            return cls(m.offset_bytes, len(data), data)
         return cls(m.offset_bytes, m.zero_bytes, None)
 
 

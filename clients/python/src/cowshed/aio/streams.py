@@ -13,6 +13,7 @@ import grpc
 
 from cowshed import calls, channel, errors
 from cowshed.aio.transport import AsyncTransport
+from cowshed.streams import cut
 from cowshed.types import Chunk, Name, name_of
 from cowshed.v1 import data_pb2
 
@@ -114,11 +115,9 @@ class AsyncWriteStream:
 
     async def write(self, offset: int, data: bytes | bytearray | memoryview) -> None:
         """Writes bytes at an offset. Waits while more than the window is unacknowledged."""
-        view = memoryview(data).cast("B")
-        for start in range(0, len(view), channel.CHUNK_BYTES):
-            piece = view[start : start + channel.CHUNK_BYTES]
-            chunk = data_pb2.WriteChunk(offset_bytes=offset + start, data=bytes(piece))
-            await self._send(chunk, len(piece))
+        for piece in cut(data):
+            await self._send(data_pb2.WriteChunk(offset_bytes=offset, data=piece), len(piece))
+            offset += len(piece)
 
     async def zero(self, offset: int, length: int) -> None:
         """Writes zeros without sending them; whole blocks become holes."""
