@@ -67,6 +67,8 @@ class Attachment {
   Attachment& operator=(const Attachment&) = delete;
 
   Volume& volume() const { return *volume_; }
+  // For what is still under way when the attachment ends.
+  std::shared_ptr<Volume> share_volume() const { return volume_; }
   bool read_only() const { return read_only_; }
   const std::string& id() const { return id_; }
   AttachmentCounters& counters() { return counters_; }

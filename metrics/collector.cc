@@ -139,7 +139,8 @@ constexpr Scalar<ServiceStats> kServiceScalars[] = {
      &ServiceStats::executor_rejected},
     {"cowshed_data_streams", kGauge, "Open Read, Write and Diff streams.",
      &ServiceStats::data_streams},
-    {"cowshed_connections", kGauge, "Open client connections.", &ServiceStats::connections},
+    {"cowshed_connections", kGauge, "Open client connections, without those of NBD.",
+     &ServiceStats::connections},
     {"cowshed_certificate_expiry_timestamp_seconds", kGauge,
      "Unix time at which the TLS certificate in use ends; 0 without TLS.",
      &ServiceStats::certificate_expiry_seconds},
@@ -162,6 +163,11 @@ constexpr std::string_view kReclaimFailures[] = {"damaged_list", "double_free", 
 constexpr std::string_view kWindowEnds[] = {"expired", "space", "undone"};
 constexpr std::string_view kDropReasons[] = {"damaged", "costly"};
 constexpr std::string_view kResults[] = {"completed", "cancelled", "failed"};
+constexpr std::string_view kNbdCommands[] = {"read",  "write",        "flush",       "trim",
+                                             "cache", "write_zeroes", "block_status"};
+constexpr std::string_view kNbdErrors[] = {
+    "permission",    "io",       "no_memory",       "invalid",           "no_space", "overflow",
+    "not_supported", "shutdown", "broken_protocol", "handshake_timeout", "tls",      "stalled"};
 constexpr std::string_view kAlarms[] = {"pool_suspended",  "pool_reserve_reached",
                                         "host_full",       "livelist_damaged",
                                         "reclaim_stalled", "expiry_blocked"};
@@ -279,6 +285,24 @@ void AddPool(const PoolStats& pool, Families& families) {
           "result", "hit", pool.node_cache_hits, "miss", pool.node_cache_misses, families);
 }
 
+void AddNbd(const NbdStats& nbd, Families& families) {
+  AddSample(
+      families.emplace_back(MakeFamily("cowshed_nbd_connections", "Open NBD connections.", kGauge)),
+      {}, static_cast<double>(nbd.connections.load(std::memory_order_relaxed)));
+  AddPerEnum(MakeFamily("cowshed_nbd_requests_total",
+                        "NBD requests answered, those with an error too.", kCounter),
+             "command", kNbdCommands, nbd.requests, families);
+  AddPair(MakeFamily("cowshed_nbd_bytes_total", "Bytes that NBD clients read and wrote.", kCounter),
+          "direction", "read", nbd.read_bytes, "write", nbd.written_bytes, families);
+  AddPerEnum(MakeFamily("cowshed_nbd_errors_total",
+                        "NBD errors answered, and connections that the server ended.", kCounter),
+             "reason", kNbdErrors, nbd.errors, families);
+  AddHistograms(
+      MakeFamily("cowshed_nbd_request_duration_seconds",
+                 "From an NBD request read to its reply on its way.", MetricType::Histogram),
+      "command", kNbdCommands, nbd.request_seconds, families);
+}
+
 }  // namespace
 
 Collector::Collector(const PoolStats& pool, const ServiceStats& service, BuildInfo build)
@@ -287,7 +311,7 @@ Collector::Collector(const PoolStats& pool, const ServiceStats& service, BuildIn
 Families Collector::Collect() const {
   const auto start = std::chrono::steady_clock::now();
   Families families;
-  families.reserve(64);
+  families.reserve(72);
   AddSample(families.emplace_back(
                 MakeFamily("cowshed_build_info", "What runs here, as labels; always 1.", kGauge)),
             {{"version", build_.version}, {"revision", build_.revision}, {"format", build_.format}},
@@ -297,6 +321,7 @@ Families Collector::Collect() const {
   AddLivelists(pool_, families);
   AddDestroyAndReclaim(pool_, families);
   AddScalars(kServiceScalars, service_, families);
+  AddNbd(service_.nbd, families);
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   AddSample(
       families.emplace_back(MakeFamily("cowshed_scrape_duration_seconds",

@@ -11,13 +11,15 @@
 #include <atomic>
 #include <cstdint>
 
+#include "metrics/nbd_stats.h"
+
 namespace cowshed::metrics {
 
 struct ServiceStats {
   // Gauges.
   std::atomic<uint64_t> executor_queue_length{0};  // jobs that wait for a worker
   std::atomic<uint64_t> data_streams{0};           // open Read, Write and Diff streams
-  std::atomic<uint64_t> connections{0};            // open client connections
+  std::atomic<uint64_t> connections{0};            // open client connections of gRPC
   // Unix time at which the TLS certificate in use ends; 0 without TLS.
   std::atomic<uint64_t> certificate_expiry_seconds{0};
 
@@ -27,6 +29,8 @@ struct ServiceStats {
   std::atomic<uint64_t> audit_lines{0};        // lines given to the audit log
   std::atomic<uint64_t> audit_failures{0};     // of them, lines lost or not written
   std::atomic<uint64_t> reload_failures{0};    // SIGHUPs that found a broken file
+
+  NbdStats nbd;
 };
 
 }  // namespace cowshed::metrics

@@ -29,31 +29,33 @@ FileDescriptor Access::Claim(FileDescriptor fd, const Peer& peer) {
 absl::StatusOr<Peer> Access::PeerOf(const grpc::ServerContextBase& rpc) const {
   const auto user = users_.find(rpc.peer());
   if (user != users_.end()) return user->second;
+  std::vector<std::string> names;
+  const auto auth = rpc.auth_context();
+  if (certificates_ && auth != nullptr && auth->IsPeerAuthenticated()) {
+    for (const auto& name : auth->GetPeerIdentity()) names.emplace_back(name.data(), name.size());
+  }
+  return TcpPeer(std::move(names));
+}
+
+absl::StatusOr<Peer> Access::TcpPeer(std::vector<std::string> names) const {
   Peer peer;
   if (!certificates_) return peer;
   peer.kind = Peer::Kind::kCertificate;
-  const auto auth = rpc.auth_context();
-  if (auth != nullptr && auth->IsPeerAuthenticated()) {
-    for (const auto& name : auth->GetPeerIdentity())
-      peer.names.emplace_back(name.data(), name.size());
-  }
+  peer.names = std::move(names);
   if (!peer.names.empty()) return peer;
   return Error(absl::StatusCode::kUnauthenticated, v1::UNAUTHENTICATED,
                "this server demands a client certificate");
 }
 
-Admission Access::Admit(const grpc::ServerContextBase& rpc, const MethodRule& rule,
-                        const google::protobuf::Message* request) const {
+Admission Access::Recognise(const absl::StatusOr<Peer>& peer, std::string where) const {
   Admission admission;
-  absl::StatusOr<Peer> peer;
   std::shared_ptr<const Policy> policy;
   {
     engine::MutexLock lock(mutex_);
-    peer = PeerOf(rpc);
     policy = policy_;
   }
   Caller& caller = admission.caller;
-  caller.peer = rpc.peer();
+  caller.peer = std::move(where);
   admission.status = peer.status();
   if (!peer.ok()) {
     caller.name = "unknown";
@@ -72,7 +74,18 @@ Admission Access::Admit(const grpc::ServerContextBase& rpc, const MethodRule& ru
       break;
   }
   caller.rights = std::make_shared<Rights>(policy->RightsOf(*peer));
-  admission.status = MayCall(*caller.rights, rule, request);
+  return admission;
+}
+
+Admission Access::Admit(const grpc::ServerContextBase& rpc, const MethodRule& rule,
+                        const google::protobuf::Message* request) const {
+  absl::StatusOr<Peer> peer;
+  {
+    engine::MutexLock lock(mutex_);
+    peer = PeerOf(rpc);
+  }
+  Admission admission = Recognise(peer, rpc.peer());
+  if (admission.status.ok()) admission.status = MayCall(*admission.caller.rights, rule, request);
   return admission;
 }
 

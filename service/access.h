@@ -16,6 +16,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "engine/base/mutex.h"
@@ -52,6 +53,11 @@ class Access {
   // UNAUTHENTICATED or PERMISSION_DENIED if not. A null `request`: of a stream, still to come.
   Admission Admit(const grpc::ServerContextBase& rpc, const MethodRule& rule,
                   const google::protobuf::Message* request) const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Who `peer` is, from `where`, and which rights he has now; what for is not judged.
+  Admission Recognise(const absl::StatusOr<Peer>& peer, std::string where) const
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // The peer of a TCP connection whose verified certificate has `names`; none without one.
+  absl::StatusOr<Peer> TcpPeer(std::vector<std::string> names) const;
 
   // The connection `fd` is `peer`'s. Returns the descriptor to hand on: `fd`, or a duplicate where
   // that number has been another peer's. An invalid one when descriptors run out.

@@ -18,7 +18,8 @@ namespace cowshed::service {
 struct ServeOptions {
   engine::PoolOptions pool;
   std::vector<std::string> listen;
-  std::string metrics_listen;  // HOST:PORT; empty or `off`: no metrics
+  std::vector<std::string> nbd_listen;  // empty: NBD is not served
+  std::string metrics_listen;           // HOST:PORT; empty or `off`: no metrics
   Limits limits;
   TlsPaths tls;
   std::vector<std::string> admins, readers;  // names in client certificates

@@ -16,6 +16,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "engine/pool.h"
 #include "metrics/service_stats.h"
@@ -49,6 +50,10 @@ struct Limits {
   size_t waited_names_max = 65536;  // operations they wait for: each is looked up at a change
   size_t request_memory_bytes = size_t{256} << 20;  // of requests under way, the small ones aside
   size_t rpc_memory_bytes = size_t{512} << 20;      // of the library, for all connections
+  size_t nbd_connections_max = 256;                 // each has a thread
+  size_t nbd_workers = 32;                          // for requests of NBD that wait for the disk
+  uint32_t nbd_requests_max = 128;                  // of one NBD connection that are not answered
+  size_t nbd_memory_bytes = size_t{256} << 20;      // of their replies, of all connections
   std::chrono::milliseconds idle_timeout{300000};   // a Write whose client sends nothing is cut
   std::chrono::milliseconds handshake_timeout{20000};  // for a new connection to become one
   std::chrono::milliseconds connection_idle{1800000};  // without a call: closed, as HTTP/2 does
@@ -121,6 +126,7 @@ struct ServiceContext {
   Access access;
   Tokens tokens;
   const std::unique_ptr<AuditLog> audit_log;
+  std::vector<std::string> nbd_addresses;  // where NBD is served; set before any call comes
   StreamRegistry streams;
   std::atomic<bool> stopping{false};
   Callbacks callbacks;

@@ -33,13 +33,14 @@ absl::Status AddToEpoll(int epoll, int fd, uint32_t events) {
 }
 
 // Who is at the other end of a unix socket, as of its connect(2); nothing if the kernel can't say.
-std::optional<Peer> PeerOf(int fd) {
+std::optional<Peer> PeerOf(int fd, pid_t* pid) {
   Peer peer;
   peer.kind = Peer::Kind::kUnix;
   ucred credentials{};
   socklen_t size = sizeof(credentials);
   if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) return std::nullopt;
   peer.uid = credentials.uid;
+  *pid = credentials.pid;
   std::vector<gid_t> groups(64);
   size = static_cast<socklen_t>(groups.size() * sizeof(gid_t));
   while (getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, groups.data(), &size) != 0) {
@@ -55,8 +56,10 @@ std::optional<Peer> PeerOf(int fd) {
 }  // namespace
 
 Listener::Listener(std::vector<ListeningSocket> sockets, size_t connections_max,
-                   metrics::ServiceStats& stats)
-    : sockets_(std::move(sockets)), connections_max_(connections_max), stats_(stats) {}
+                   std::atomic<uint64_t>& open_connections)
+    : sockets_(std::move(sockets)),
+      connections_max_(connections_max),
+      open_connections_(open_connections) {}
 
 absl::Status Listener::Start(Accepted accepted) {
   accepted_ = std::move(accepted);
@@ -76,7 +79,7 @@ void Listener::Stop() {
     if (write(stop_.get(), &one, sizeof(one)) == sizeof(one)) thread_.join();
   }
   sockets_.clear();
-  stats_.connections.fetch_sub(connections_.size(), std::memory_order_relaxed);
+  open_connections_.fetch_sub(connections_.size(), std::memory_order_relaxed);
   connections_.clear();
 }
 
@@ -116,7 +119,7 @@ void Listener::Accept(const ListeningSocket& socket) {
   Connection connection;
   connection.kind = socket.kind;
   if (socket.kind == SocketKind::kUnix) {
-    const auto peer = PeerOf(fd.get());
+    const auto peer = PeerOf(fd.get(), &connection.pid);
     if (!peer) return;
     connection.peer = *peer;
   } else {
@@ -135,13 +138,13 @@ void Listener::Watch(int fd) {
   if (!duplicate.valid() || !AddToEpoll(epoll_.get(), duplicate.get(), EPOLLRDHUP).ok()) return;
   const int key = duplicate.get();
   connections_.emplace(key, std::move(duplicate));
-  stats_.connections.fetch_add(1, std::memory_order_relaxed);
+  open_connections_.fetch_add(1, std::memory_order_relaxed);
 }
 
 void Listener::Forget(int duplicate) {
   epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, duplicate, nullptr);
   connections_.erase(duplicate);
-  stats_.connections.fetch_sub(1, std::memory_order_relaxed);
+  open_connections_.fetch_sub(1, std::memory_order_relaxed);
 }
 
 }  // namespace cowshed::service

@@ -19,6 +19,7 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -28,7 +29,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "metrics/service_stats.h"
 #include "service/file_descriptor.h"
 #include "service/policy.h"
 
@@ -64,16 +64,18 @@ struct Connection {
   SocketKind kind = SocketKind::kTcp;
   FileDescriptor fd;
   Peer peer;
+  pid_t pid = 0;  // kUnix: of the process that connected
 };
 
 class Listener {
  public:
   using Accepted = std::function<void(Connection)>;
 
-  // Connections past `connections_max` are closed at once, without a word: a GOAWAY with a reason
-  // makes gRPC's clients believe in a restart and connect again without a pause.
+  // Counts what is open in `open_connections`. Connections past `connections_max` are closed at
+  // once, without a word: a GOAWAY with a reason makes gRPC's clients believe in a restart and
+  // connect again without a pause.
   Listener(std::vector<ListeningSocket> sockets, size_t connections_max,
-           metrics::ServiceStats& stats);
+           std::atomic<uint64_t>& open_connections);
   ~Listener() { Stop(); }
 
   // Begins to accept.
@@ -89,7 +91,7 @@ class Listener {
 
   std::vector<ListeningSocket> sockets_;
   const size_t connections_max_;
-  metrics::ServiceStats& stats_;
+  std::atomic<uint64_t>& open_connections_;
   Accepted accepted_;
   FileDescriptor epoll_;
   FileDescriptor stop_;                        // an eventfd

@@ -160,6 +160,22 @@ void AddServer(CLI::App& app, ServeOptions& options) {
   AddProtection(app, options);
 }
 
+void AddNbd(CLI::App& app, ServeOptions& options) {
+  app.add_option("--nbd-listen", options.nbd_listen,
+                 "Where to serve datasets as block devices over NBD: unix:PATH or HOST:PORT, "
+                 "repeatable; without: nowhere")
+      ->delimiter(',');
+  Limits& limits = options.limits;
+  AddCount(app, "--nbd-max-connections", limits.nbd_connections_max, 1 << 14,
+           "Open NBD connections");
+  AddCount(app, "--nbd-workers", limits.nbd_workers, kMaxThreads,
+           "Threads for NBD requests that wait for the disk");
+  AddCount(app, "--nbd-max-requests", limits.nbd_requests_max, 1 << 16,
+           "Unanswered requests of an NBD connection before no more are read");
+  AddBytes(app, "--nbd-memory", limits.nbd_memory_bytes,
+           "Most bytes that replies to NBD clients may take together");
+}
+
 // Gives each flag its variable: --metrics-listen is COWSHED_METRICS_LISTEN.
 void AddEnvironment(CLI::App& app) {
   for (CLI::Option* option : app.get_options()) {
@@ -207,6 +223,7 @@ int Main(int argc, char** argv) {
   CLI::App* const serve_app = app.add_subcommand("serve", "Serve a pool");
   AddPoolKnobs(*serve_app, serve.pool);
   AddServer(*serve_app, serve);
+  AddNbd(*serve_app, serve);
   CheckOptions check;
   CLI::App* const check_app =
       app.add_subcommand("check", "Check a pool that is not served; exit 1 if it is damaged");

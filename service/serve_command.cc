@@ -44,6 +44,7 @@ sigset_t WaitedSignals() {
 void PrintAddresses(const Server& server, const metrics::Exposer* exposer,
                     const std::string& directory, const engine::Pool& pool) {
   for (const auto& address : server.addresses()) std::printf("listening on %s\n", address.c_str());
+  for (const auto& address : server.nbd_addresses()) std::printf("nbd on %s\n", address.c_str());
   if (exposer != nullptr) std::printf("metrics on %s\n", exposer->address().c_str());
   std::printf("pool %s (uid %s)\n", directory.c_str(), pool.uid().c_str());
   std::printf("try: cow list\n");
@@ -53,6 +54,7 @@ void PrintAddresses(const Server& server, const metrics::Exposer* exposer,
 absl::StatusOr<ServerOptions> ServerOptionsOf(const ServeOptions& options) {
   ServerOptions server;
   server.listen = options.listen;
+  server.nbd_listen = options.nbd_listen;
   server.limits = options.limits;
   server.sockets.insecure = options.insecure;
   server.sockets.unix_mode = static_cast<mode_t>(std::stoul(options.unix_mode, nullptr, 8));
@@ -106,7 +108,9 @@ void WarnOfOpenDoors(const ServeOptions& options, const Server& server,
     return address.rfind("127.", 0) == 0 || address.rfind("[::1]", 0) == 0 ||
            address.rfind("unix:", 0) == 0;
   };
-  for (const auto& address : server.addresses()) {
+  std::vector<std::string> addresses = server.addresses();
+  addresses.insert(addresses.end(), server.nbd_addresses().begin(), server.nbd_addresses().end());
+  for (const auto& address : addresses) {
     if (is_local(address) || !options.policy.empty() || !options.tls.client_ca.empty()) continue;
     spdlog::warn("{}: everybody who can connect may do everything (--tls-client-ca, --policy)",
                  address);

@@ -94,6 +94,11 @@ absl::Status Server::Build(metrics::RpcMetrics* rpc_metrics) {
     ASSIGN_OR_RETURN(sockets.emplace_back(), Listen(address, options_.sockets));
     addresses_.push_back(sockets.back().address);
   }
+  if (!options_.nbd_listen.empty()) {
+    ASSIGN_OR_RETURN(nbd_, nbd::NbdServer::Listen(context_, options_.nbd_listen, options_.sockets,
+                                                  options_.tls));
+    context_.nbd_addresses = nbd_->addresses();
+  }
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
@@ -117,14 +122,16 @@ absl::Status Server::Build(metrics::RpcMetrics* rpc_metrics) {
   }
   stats_.certificate_expiry_seconds = options_.tls.expiry_seconds;
   SetHealth(context_.pool.health().ok());
-  listener_ =
-      std::make_unique<Listener>(std::move(sockets), options_.limits.connections_max, stats_);
+  listener_ = std::make_unique<Listener>(std::move(sockets), options_.limits.connections_max,
+                                         stats_.connections);
   housekeeper_ = std::thread([this] { KeepHouse(); });
+  if (nbd_ != nullptr) RETURN_IF_ERROR(nbd_->Start());
   return listener_->Start([this](Connection connection) { Serve(std::move(connection)); });
 }
 
 absl::Status Server::Install(const TlsOptions& tls) {
   RETURN_IF_ERROR(tls_->Install(tls));
+  if (nbd_ != nullptr && nbd_->encrypts()) RETURN_IF_ERROR(nbd_->Install(tls));
   stats_.certificate_expiry_seconds = tls.expiry_seconds;
   return absl::OkStatus();
 }
@@ -175,11 +182,13 @@ void Server::Stop() {
   server_->GetHealthCheckService()->Shutdown();
   if (listener_ != nullptr) listener_->Stop();
   context_.stopping = true;
+  if (nbd_ != nullptr) nbd_->BeginStop();
   operations_.Stop();
   context_.streams.EndAll(Stopping());
   server_->Shutdown(std::chrono::system_clock::now() + options_.limits.drain_timeout);
   server_->Wait();
   server_.reset();
+  if (nbd_ != nullptr) nbd_->Stop();
   // What cancelled calls left behind: steps on the workers, then callbacks with the pool, which the
   // sync brings in.
   context_.control.Stop();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The gRPC server over one pool: listens, serves the four services with health and reflection, and
-// stops in order.
+// The server over one pool: listens, serves the four services of gRPC with health and reflection
+// and, where it is asked to, NBD, and stops in order.
 //
 // Model       Stop: health says NOT_SERVING, listeners close, waits are answered, streams end with
 //             SERVER_STOPPING, calls under way finish (within the drain timeout; then they are
@@ -28,6 +28,7 @@
 #include "service/data_service.h"
 #include "service/dataset_service.h"
 #include "service/listener.h"
+#include "service/nbd/nbd_server.h"
 #include "service/operation_service.h"
 #include "service/pool_service.h"
 #include "service/tls.h"
@@ -35,7 +36,8 @@
 namespace cowshed::service {
 
 struct ServerOptions {
-  std::vector<std::string> listen;  // `unix:PATH` or `HOST:PORT` each
+  std::vector<std::string> listen;      // `unix:PATH` or `HOST:PORT` each
+  std::vector<std::string> nbd_listen;  // the same, for NBD; none: it is not served
   Limits limits;
   ListenOptions sockets;  // its member `tls` follows from the next one
   TlsOptions tls;
@@ -63,6 +65,7 @@ class Server {
 
   // Where it listens, with the ports chosen.
   const std::vector<std::string>& addresses() const { return addresses_; }
+  const std::vector<std::string>& nbd_addresses() const { return context_.nbd_addresses; }
   const std::string& boot_id() const { return context_.boot_id; }
 
   // All methods it serves, for RpcMetrics.
@@ -89,6 +92,7 @@ class Server {
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::unique_ptr<Listener> listener_;
+  std::unique_ptr<nbd::NbdServer> nbd_;
   std::thread housekeeper_;
   engine::Mutex mutex_{engine::LockRank::kServer};
   engine::CondVar wake_;
