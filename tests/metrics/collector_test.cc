@@ -73,6 +73,12 @@ TEST_F(CollectorTest, ShowsWhatTheEngineCounted) {
   pool_.node_cache_misses = 11;
   service_.connections = 12;
   service_.executor_rejected = 13;
+  service_.nbd.connections = 14;
+  service_.nbd.requests[NbdCommand::kWriteZeroes] = 15;
+  service_.nbd.written_bytes = 16;
+  service_.nbd.read_bytes = 17;
+  service_.nbd.errors[NbdError::kStalled] = 18;
+  service_.nbd.request_seconds[static_cast<size_t>(NbdCommand::kFlush)].Observe(0.001);
 
   const auto families = collector_.Collect();
   EXPECT_EQ(ValueOf(families, "cowshed_datasets"), 5);
@@ -94,6 +100,11 @@ TEST_F(CollectorTest, ShowsWhatTheEngineCounted) {
   EXPECT_EQ(ValueOf(families, "cowshed_node_cache_requests_total", {{"result", "miss"}}), 11);
   EXPECT_EQ(ValueOf(families, "cowshed_connections"), 12);
   EXPECT_EQ(ValueOf(families, "cowshed_executor_rejected_total"), 13);
+  EXPECT_EQ(ValueOf(families, "cowshed_nbd_connections"), 14);
+  EXPECT_EQ(ValueOf(families, "cowshed_nbd_requests_total", {{"command", "write_zeroes"}}), 15);
+  EXPECT_EQ(ValueOf(families, "cowshed_nbd_bytes_total", {{"direction", "write"}}), 16);
+  EXPECT_EQ(ValueOf(families, "cowshed_nbd_bytes_total", {{"direction", "read"}}), 17);
+  EXPECT_EQ(ValueOf(families, "cowshed_nbd_errors_total", {{"reason", "stalled"}}), 18);
   EXPECT_EQ(ValueOf(families, "cowshed_build_info",
                     {{"version", "1.2.3"}, {"revision", "abc"}, {"format", "7"}}),
             1);

@@ -22,6 +22,7 @@
 #include "service/secret.h"
 #include "tests/service/certificates.h"
 #include "tests/service/server_fixture.h"
+#include "tests/support/nbd_client.h"
 #include "tests/support/superblock_change.h"
 
 namespace cowshed::service {
@@ -164,6 +165,43 @@ TEST_F(ProgramTest, ServesUntilItIsToldToStop) {
   EXPECT_EQ(server.Stop(), 0) << server.Output();
   EXPECT_EQ(Run({"health", "--address", "127.0.0.1:" + address, "--timeout-seconds", "1"}, &output),
             1);
+}
+
+// What was answered as flushed over NBD is there after kill -9, over NBD as well.
+TEST_F(ProgramTest, ServesNbdAndKeepsWhatWasFlushed) {
+  std::vector<std::string> arguments = ServeArguments();
+  arguments.insert(arguments.end(), {"--nbd-listen", "127.0.0.1:0"});
+  Program server(arguments, dir_.Path("server"));
+  EXPECT_NE(server.LineAfter("nbd on 127.0.0.1:"), "0");
+  const auto channel =
+      grpc::CreateChannel("unix:" + dir_.Path("socket"), grpc::InsecureChannelCredentials());
+  const auto datasets = v1::DatasetService::NewStub(channel);
+  grpc::ClientContext context;
+  v1::CreateDatasetRequest request;
+  request.set_name("d");
+  request.set_size_bytes(1 << 20);
+  v1::CreateDatasetResponse reply;
+  ASSERT_TRUE(datasets->CreateDataset(&context, request, &reply).ok());
+  const auto attach = [](const Program& program) {
+    const int port = std::stoi(program.LineAfter("nbd on 127.0.0.1:"));
+    auto client = std::make_unique<engine::NbdClient>(
+        engine::NbdClient::ConnectTcp(static_cast<uint16_t>(port)));
+    EXPECT_TRUE(client->Go("d"));
+    return client;
+  };
+  auto client = attach(server);
+  EXPECT_EQ(client->Write(0, "flushed"), 0u);
+  EXPECT_EQ(client->Flush(), 0u);
+  EXPECT_EQ(client->Write(20000, "forced", /*FUA*/ 1), 0u);
+  server.Signal(SIGKILL);
+  server.Wait();
+  EXPECT_TRUE(client->AtEnd());
+  Program again(arguments, dir_.Path("again"));
+  client = attach(again);
+  EXPECT_EQ(client->Read(0, 7).data, "flushed");
+  EXPECT_EQ(client->Read(20000, 6).data, "forced");
+  EXPECT_EQ(again.Stop(), 0) << again.Output();
+  EXPECT_TRUE(client->AtEnd());
 }
 
 TEST_F(ProgramTest, ChecksAndCountsAPoolThatIsNotServed) {
