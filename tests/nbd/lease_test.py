@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import server_process
 from nbd_support import MIB, NbdServer, connected, cowshed, needs, open_export, run
 
 nbd = pytest.importorskip("nbd", reason="not installed: python3-libnbd")
@@ -188,3 +192,31 @@ def test_grpc_writes_beside_an_attachment(
     first = attach(server, export, holders)
     client.write(export, 0, b"grpc")
     assert first.tell("read 0 4") == b"grpc".hex()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes a namespace of pids")
+@needs("unshare")
+def test_processes_that_the_server_cannot_see_are_not_one_holder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bug: to a server in a pid namespace of its own, as in a container, all clients outside were
+    `pid:0` and so one holder, and two machines wrote to one disk."""
+    script = tmp_path / "cowshed"
+    script.write_text(
+        f'#!/bin/sh\nexec unshare --pid --fork --kill-child {server_process.server_binary()} "$@"\n'
+    )
+    script.chmod(0o755)
+    monkeypatch.setattr(server_process, "server_binary", lambda: script)
+    directory = Path(tempfile.mkdtemp(prefix="nbd"))
+    apart = NbdServer(directory)
+    apart.start()
+    try:
+        with cowshed.connect(apart.unix) as client:
+            client.create("disk", MIB)
+        with connected(apart, "disk") as h:
+            assert h.can_multi_conn() is False
+            assert Holder(apart, "disk").greeting.startswith("refused: ")
+            h.pwrite(b"mine", 0)
+    finally:
+        apart.kill()
+        shutil.rmtree(directory)
