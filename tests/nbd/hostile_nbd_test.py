@@ -105,7 +105,7 @@ def test_random_noise_is_closed(strict: NbdServer) -> None:
     assert_served(strict)
 
 
-@pytest.mark.parametrize("after", [0, 3, 4, 12, 19, 25, 30])
+@pytest.mark.parametrize("after", [0, 3, 4, 12, 19, 25, 29])
 def test_half_a_handshake_is_given_up(strict: NbdServer, after: int) -> None:
     whole = b"\0\0\0\3" + _option(raw_nbd.GO, raw_nbd.text("disk") + b"\0\0")
     one = Raw(strict.socket)
@@ -169,8 +169,8 @@ def test_hangup_in_the_middle_of_a_write_leaves_whole_blocks(strict: NbdServer) 
             after = random.Random(sent).randbytes(MIB)
             one = ready(strict, "disk")
             one.send(raw_nbd.request(raw_nbd.WRITE, 0, MIB, data=after)[: 28 + sent])
-            one.close()
-            ready(strict, "disk").close()  # is let in once the other is gone
+            one.socket.shutdown(socket.SHUT_WR)
+            assert one.is_closed()
             held = client.read("disk", 0, MIB)
             for at in range(0, MIB, BLOCK_BYTES):
                 block = slice(at, at + BLOCK_BYTES)
@@ -229,7 +229,7 @@ def test_client_that_takes_no_reply_is_cut_with_a_reason(strict: NbdServer) -> N
     known = len(strict.log)
     ask_for_much(one)
     until = time.monotonic() + STALL_SECONDS + 10
-    while not any("stall" in line or "takes no" in line for line in strict.log[known:]):
+    while not any("took no replies" in line for line in strict.log[known:]):
         assert time.monotonic() < until, "".join(strict.log[known:])
         time.sleep(0.05)
     one.socket.settimeout(5)
@@ -239,7 +239,8 @@ def test_client_that_takes_no_reply_is_cut_with_a_reason(strict: NbdServer) -> N
 
 def test_slow_client_that_takes_something_is_served(strict: NbdServer) -> None:
     one = ready(strict)
-    expected = random.Random(1).randbytes(SIZE_BYTES)
+    with cowshed.connect(strict.unix) as client:
+        expected = client.read("disk")
     for n in range(20):
         one.send(raw_nbd.request(raw_nbd.READ, n * MIB, MIB, cookie=n))
     answered = {}
@@ -265,6 +266,8 @@ def latencies(request: Callable[[], object], seconds: float) -> list[float]:
 
 
 def test_crowd_and_greed_hurt_nobody() -> None:
+    """Bug: four clients that took no replies held all the memory there is for replies, and others
+    waited until those were cut."""
     with serving("--nbd-max-connections", 2 * CROWD) as server, contextlib.ExitStack() as stack:
         client = stack.enter_context(cowshed.connect(server.unix, timeout=30))
         client.create("disk", SIZE_BYTES)
