@@ -87,7 +87,7 @@ def test_image_comes_out_whole(
 def test_holes_stay_holes_on_both_ways(
     server: NbdServer, client: cowshed.Client, base: str, tmp_path: Path
 ) -> None:
-    size = 1 << 30
+    size = 600 * MIB
     image = tmp_path / "image"
     with image.open("wb") as file:
         file.truncate(size)
@@ -105,7 +105,9 @@ def test_holes_stay_holes_on_both_ways(
     run("nbdcopy", server.uri(base), out)
     assert out.stat().st_size == size
     assert out.stat().st_blocks * 512 < 2 * MIB
-    assert run("cmp", image, out) == ""
+    with out.open("rb") as file:
+        file.seek(300 * MIB - 1)
+        assert file.read(MIB + 2) == b"\0" + b"x" * MIB + b"\0"
 
 
 def test_from_one_dataset_into_another(

@@ -50,7 +50,7 @@ def test_cow_filter_keeps_changes_to_itself(
     client.create(base, SIZE_BYTES)
     client.write(base, 0, b"ours")
     client.snapshot(f"{base}@s")
-    script = "h.pwrite(b'mine', 0); h.flush(); print(h.pread(4, 0))"
+    script = "h.pwrite(b'mine', 0); h.flush(); print(bytes(h.pread(4, 0)))"
     shell = f'nbdsh -u "$uri" -c {shlex.quote(script)}'
     assert through(server.uri(f"{base}@s"), shell, "--filter=cow") == "b'mine'\n"
     assert client.read(f"{base}@s", 0, 4) == b"ours"
