@@ -39,13 +39,32 @@ void BlockerFinder::ExamineSnapshot(SnapshotId id, const SnapshotRecord& snapsho
   }
 }
 
+absl::Status BlockerFinder::ExamineAttachments(
+    absl::FunctionRef<bool(DatasetId dataset, SnapshotId snapshot)> goes) {
+  for (const AttachedObject& object : attachments_.Objects()) {
+    DatasetId dataset{object.object};
+    SnapshotId snapshot{};
+    if (object.snapshot) {
+      snapshot = SnapshotId{object.object};
+      ASSIGN_OR_RETURN(const auto record, FindRecord<SnapshotRecord>(txn_, Key(snapshot)));
+      if (!record.has_value()) continue;  // destroyed, and not over yet
+      dataset = record->dataset;
+    }
+    if (!goes(dataset, snapshot)) continue;
+    Add("ATTACHED", {BlockerKind::kAttachment, object.object, 0}, object.count);
+  }
+  return absl::OkStatus();
+}
+
 void BlockerFinder::Add(std::string_view reason, BlockerQuery::Target target, uint64_t count) {
   if (reason_.empty()) reason_ = std::string(reason);
   query_.targets.push_back(target);
   total_ += count;
 }
 
-absl::StatusOr<Blockers> BlockerFinder::Get() const { return MakeBlockers(txn_, query_, total_); }
+absl::StatusOr<Blockers> BlockerFinder::Get() const {
+  return MakeBlockers(txn_, attachments_, query_, total_);
+}
 
 absl::Status BlockerFinder::Refuse(std::string_view what, std::string_view verb,
                                    absl::StatusCode code) const {
@@ -53,8 +72,12 @@ absl::Status BlockerFinder::Refuse(std::string_view what, std::string_view verb,
   details.reason = reason_;
   details.metadata["name"] = std::string(what);
   ASSIGN_OR_RETURN(details.blockers, Get());
-  const std::string first =
-      details.blockers.first.empty() ? "" : StrCat(", first ", details.blockers.first[0].name);
+  std::string first;
+  if (!details.blockers.first.empty()) {
+    const Blocker& blocker = details.blockers.first[0];
+    first = StrCat(", first ", blocker.name);
+    if (!blocker.client.empty()) first += StrCat(" as attached by ", blocker.client);
+  }
   return MakeError(code, StrCat(what, " cannot be ", verb, ": ", total_, " in the way", first),
                    std::move(details));
 }

@@ -4,16 +4,19 @@
 // the refusal: a reason, how many, the first few, and a query that lists them all.
 //
 // Threads     Externally synchronised.
-// Ownership   Borrows the transaction.
-// Cost        Counts come from records; only names of the first 20 are looked up.
+// Ownership   Borrows the transaction and the table of attachments.
+// Cost        Counts come from records; only names of the first 20 are looked up, and what
+//             attached snapshots are snapshots of.
 #pragma once
 
 #include <map>
 #include <string>
 #include <string_view>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/attachments.h"
 #include "engine/pool.h"
 #include "engine/store/records.h"
 
@@ -21,7 +24,8 @@ namespace cowshed::engine {
 
 class BlockerFinder {
  public:
-  explicit BlockerFinder(const MetaTxn& txn) : txn_(txn) {}
+  BlockerFinder(const MetaTxn& txn, const Attachments& attachments)
+      : txn_(txn), attachments_(attachments) {}
 
   // A dataset that is to go, with its snapshots if `recursive`. `inside[s]`: clones of its snapshot
   // s that are to go with it.
@@ -29,6 +33,9 @@ class BlockerFinder {
                               const std::map<SnapshotId, uint64_t>& inside);
   // A snapshot that is to go: its clones, but for `going` of them, and its holds.
   void ExamineSnapshot(SnapshotId id, const SnapshotRecord& snapshot, uint64_t going = 0);
+  // The attachments of what `goes`: a dataset's head (snapshot 0) or a snapshot.
+  absl::Status ExamineAttachments(
+      absl::FunctionRef<bool(DatasetId dataset, SnapshotId snapshot)> goes);
   // `count` blockers of one kind that a query lists. The first reason added names the refusal.
   void Add(std::string_view reason, BlockerQuery::Target target, uint64_t count);
 
@@ -40,6 +47,7 @@ class BlockerFinder {
 
  private:
   const MetaTxn& txn_;
+  const Attachments& attachments_;
   std::string reason_;
   BlockerQuery query_;
   uint64_t total_ = 0;

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/blockers.h"
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "engine/attached.h"
 #include "engine/base/status_macros.h"
 #include "engine/catalog.h"
 #include "engine/store/codec.h"
@@ -34,6 +37,8 @@ Stretch StretchOf(const BlockerQuery::Target& target) {
       return {Table::kHolds, Key(target.id), Key(target.id)};
     case BlockerKind::kNameCollision:
       return {Table::kSnapshotsByName, Key(target.id), Key(target.id)};
+    case BlockerKind::kAttachment:
+      break;  // in memory: AddAttachments
   }
   return {Table::kSnapshotsByTxg, Key(target.id), Key(target.id)};
 }
@@ -83,6 +88,8 @@ class TargetReader {
         ASSIGN_OR_RETURN(clone_, Names::FullName(txn_, *clone));
         return true;
       }
+      case BlockerKind::kAttachment:
+        break;
     }
     return false;
   }
@@ -108,6 +115,8 @@ class TargetReader {
         return Blocker{target_.kind, blocked_, blocked_, std::string(key.substr(8))};
       case BlockerKind::kNameCollision:
         return ReadCollision(key.substr(8));
+      case BlockerKind::kAttachment:
+        break;
     }
     return std::nullopt;
   }
@@ -138,10 +147,29 @@ std::string PositionAt(size_t target, std::string_view key) {
   return std::string(Key(static_cast<uint32_t>(target), key));
 }
 
+// Adds the attachments of one dataset or snapshot behind `*last`, the key of one, as far as the
+// page goes. False: there are more. They block what they hold, so they are called as it is.
+absl::StatusOr<bool> AddAttachments(const MetaTxn& txn, const Attachments& attachments,
+                                    uint64_t object, uint32_t page_size, Page<Blocker>* page,
+                                    std::string* last) {
+  ASSIGN_OR_RETURN(const std::optional<Attached> attached, FindAttached(txn, object));
+  if (!attached.has_value()) return true;
+  const uint64_t after = last->size() == 8 ? KeyNumber<uint64_t>(*last, 0) : 0;
+  const size_t room = page_size - page->items.size();
+  const std::vector<AttachmentInfo> found = attachments.ListOf(object, after, room + 1);
+  for (size_t i = 0; i < std::min(found.size(), room); ++i) {
+    page->items.push_back({BlockerKind::kAttachment, attached->name, attached->name, "",
+                           found[i].id, found[i].client, found[i].since_ms});
+    *last = std::string(Key(found[i].number));
+  }
+  return found.size() <= room;
+}
+
 }  // namespace
 
-absl::StatusOr<Page<Blocker>> ListBlockers(const MetaTxn& txn, const BlockerQuery& query,
-                                           uint32_t page_size, std::string_view position) {
+absl::StatusOr<Page<Blocker>> ListBlockers(const MetaTxn& txn, const Attachments& attachments,
+                                           const BlockerQuery& query, uint32_t page_size,
+                                           std::string_view position) {
   size_t target = 0;
   std::string_view after;
   if (!position.empty()) {
@@ -154,6 +182,14 @@ absl::StatusOr<Page<Blocker>> ListBlockers(const MetaTxn& txn, const BlockerQuer
   Page<Blocker> page;
   uint32_t examined = 0;
   for (; target < query.targets.size(); ++target, after = {}) {
+    std::string last(after);
+    if (query.targets[target].kind == BlockerKind::kAttachment) {
+      ASSIGN_OR_RETURN(const bool all, AddAttachments(txn, attachments, query.targets[target].id,
+                                                      page_size, &page, &last));
+      if (all) continue;
+      page.next = PositionAt(target, last);
+      return page;
+    }
     TargetReader reader(txn, query.targets[target]);
     ASSIGN_OR_RETURN(const bool exists, reader.Open());
     ++examined;
@@ -161,7 +197,6 @@ absl::StatusOr<Page<Blocker>> ListBlockers(const MetaTxn& txn, const BlockerQuer
     MetaCursor cursor(txn, stretch.table);
     // No key equals another one with a zero byte behind it: the next key after `after`.
     cursor.Seek(after.empty() ? std::string(stretch.start) : std::string(after) + '\0');
-    std::string last(after);
     for (; exists && cursor.ValidFor(stretch.prefix); cursor.Next()) {
       if (page.items.size() >= page_size || examined >= kMaxExamined) {
         page.next = PositionAt(target, last);
@@ -181,8 +216,9 @@ absl::StatusOr<Page<Blocker>> ListBlockers(const MetaTxn& txn, const BlockerQuer
   return page;
 }
 
-absl::StatusOr<Blockers> MakeBlockers(const MetaTxn& txn, BlockerQuery query, uint64_t total) {
-  ASSIGN_OR_RETURN(Page<Blocker> page, ListBlockers(txn, query, kFirstInError, {}));
+absl::StatusOr<Blockers> MakeBlockers(const MetaTxn& txn, const Attachments& attachments,
+                                      BlockerQuery query, uint64_t total) {
+  ASSIGN_OR_RETURN(Page<Blocker> page, ListBlockers(txn, attachments, query, kFirstInError, {}));
   Blockers blockers;
   blockers.total = total;
   blockers.first = std::move(page.items);

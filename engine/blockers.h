@@ -14,6 +14,7 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
+#include "engine/attachments.h"
 #include "engine/errors.h"
 #include "engine/pool.h"
 #include "engine/store/meta_store.h"
@@ -22,10 +23,12 @@ namespace cowshed::engine {
 
 // One page from `position` (a page's `next`; empty: from the start) on, in the order of the
 // query's targets. INVALID_ARGUMENT for a position that no page gave.
-absl::StatusOr<Page<Blocker>> ListBlockers(const MetaTxn& txn, const BlockerQuery& query,
-                                           uint32_t page_size, std::string_view position);
+absl::StatusOr<Page<Blocker>> ListBlockers(const MetaTxn& txn, const Attachments& attachments,
+                                           const BlockerQuery& query, uint32_t page_size,
+                                           std::string_view position);
 
 // The blockers as an error carries them: `total` as counted by the caller and the first of them.
-absl::StatusOr<Blockers> MakeBlockers(const MetaTxn& txn, BlockerQuery query, uint64_t total);
+absl::StatusOr<Blockers> MakeBlockers(const MetaTxn& txn, const Attachments& attachments,
+                                      BlockerQuery query, uint64_t total);
 
 }  // namespace cowshed::engine

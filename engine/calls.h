@@ -43,6 +43,7 @@ struct UpdateDatasetArgs {
   std::optional<int64_t> expire_time_ms;               // 0 removes it
   Labels set_labels;
   std::vector<std::string> remove_labels;
+  bool force = false;  // cut the attachments that a smaller size is in the way of
 };
 
 struct CreateSnapshotsArgs {
@@ -60,6 +61,7 @@ struct CloneDatasetArgs {
   Labels labels;
   std::optional<uint64_t> quota_bytes;
   int64_t expire_time_ms = 0;
+  bool force = false;  // cut the attachments of what is replaced
 };
 
 struct DestroyDatasetsArgs {
@@ -73,6 +75,7 @@ struct DestroyDatasetsArgs {
   std::map<std::string, std::string> etags;  // name -> etag
   // How long Undestroy can bring them back, at most kMaxReclaimAfterMs; 0: reclaim begins at once.
   int64_t reclaim_after_ms = 0;
+  bool force = false;  // cut attachments
 };
 
 struct DestroySnapshotsArgs {
@@ -84,6 +87,7 @@ struct DestroySnapshotsArgs {
   bool allow_missing = false;
   bool validate_only = false;
   std::string plan_etag;
+  bool force = false;  // cut attachments
 };
 
 struct HoldSnapshotArgs {
@@ -120,6 +124,7 @@ struct RollbackDatasetArgs {
   std::string expected_target;  // full or short name the newest must have; empty: any
   bool destroy_newer = false;
   std::string etag;
+  bool force = false;  // cut attachments
 };
 
 }  // namespace cowshed::engine

@@ -2,10 +2,12 @@
 #include "engine/catalog.h"
 
 #include <algorithm>
+#include <charconv>
 #include <iterator>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
+#include "engine/base/check.h"
 #include "engine/base/status_macros.h"
 #include "engine/base/strings.h"
 #include "engine/tree/dead_list.h"
@@ -162,6 +164,16 @@ absl::StatusOr<std::vector<Txg>> LineageBounds(const MetaTxn& txn, DatasetId id,
 
 std::string FormatUid(const PoolUid& pool, uint64_t id) {
   return absl::StrFormat("%016x%016x", pool.high ^ pool.low, id);
+}
+
+uint64_t ObjectOfUid(std::string_view uid) {
+  constexpr size_t kDigits = 16;
+  COWSHED_CHECK(uid.size() == 2 * kDigits, "a uid as FormatUid makes it");
+  uint64_t id = 0;
+  const auto [end, error] =
+      std::from_chars(uid.data() + kDigits, uid.data() + uid.size(), id, /*base=*/16);
+  COWSHED_CHECK(error == std::errc() && end == uid.data() + uid.size(), "hexadecimal digits");
+  return id;
 }
 
 std::string EtagOf(DatasetId id, const DatasetRecord& record) {

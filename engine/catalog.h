@@ -59,6 +59,8 @@ absl::StatusOr<std::vector<Txg>> LineageBounds(const MetaTxn& txn, DatasetId id,
                                                const DatasetRecord& record);
 
 std::string FormatUid(const PoolUid& pool, uint64_t id);
+// The id that FormatUid was given.
+uint64_t ObjectOfUid(std::string_view uid);
 std::string EtagOf(DatasetId id, const DatasetRecord& record);
 std::string SnapshotFullName(std::string_view dataset, std::string_view snapshot);
 

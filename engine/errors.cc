@@ -17,7 +17,8 @@ std::string Serialize(const ErrorDetails& details) {
   encoder.Put(details.blockers.total).Put(static_cast<uint32_t>(details.blockers.first.size()));
   for (const Blocker& blocker : details.blockers.first) {
     encoder.Put(blocker.kind).PutString(blocker.name).PutString(blocker.blocked_name);
-    encoder.PutString(blocker.tag);
+    encoder.PutString(blocker.tag).PutString(blocker.attachment).PutString(blocker.client);
+    encoder.Put(blocker.since_ms);
   }
   encoder.Put(static_cast<uint32_t>(details.blockers.query.targets.size()));
   for (const BlockerQuery::Target& target : details.blockers.query.targets) encoder.Put(target);
@@ -37,7 +38,8 @@ ErrorDetails Deserialize(const std::string& bytes) {
   details.blockers.first.resize(count);
   for (Blocker& blocker : details.blockers.first) {
     decoder.Get(&blocker.kind).GetString(&blocker.name).GetString(&blocker.blocked_name);
-    decoder.GetString(&blocker.tag);
+    decoder.GetString(&blocker.tag).GetString(&blocker.attachment).GetString(&blocker.client);
+    decoder.Get(&blocker.since_ms);
   }
   decoder.Get(&count);
   details.blockers.query.targets.resize(count);

@@ -23,7 +23,8 @@ enum class BlockerKind : uint8_t {
   kClone = 2,
   kHold = 3,
   kNewerSnapshot = 4,
-  kNameCollision = 5
+  kNameCollision = 5,
+  kAttachment = 6
 };
 
 struct Blocker {
@@ -31,13 +32,19 @@ struct Blocker {
   std::string name;          // the object in the way
   std::string blocked_name;  // what it blocks
   std::string tag;           // of a hold
+  // Of an attachment: its id, who has it, and since when.
+  std::string attachment{};
+  std::string client{};
+  int64_t since_ms = 0;
 };
 
 // Describes a set of blockers so that it can be listed page by page, from the state as it then is.
 struct BlockerQuery {
   struct Target {
     BlockerKind kind = BlockerKind::kSnapshot;
-    uint64_t id = 0;    // dataset (kSnapshot, kNewerSnapshot, kNameCollision) or snapshot id
+    // Of a dataset (kSnapshot, kNewerSnapshot, kNameCollision), of a snapshot, or of either
+    // (kAttachment).
+    uint64_t id = 0;
     Txg floor_txg = 0;  // only snapshots above it (kNewerSnapshot)
   };
   std::vector<Target> targets;

@@ -36,10 +36,12 @@ struct Piece {
 
 class HeadVolume final : public Volume {
  public:
-  HeadVolume(PoolParts& parts, TxgManager& txgs, std::shared_ptr<Head> head, std::string name)
+  HeadVolume(PoolParts& parts, TxgManager& txgs, std::shared_ptr<Head> head, std::string name,
+             Holding holding)
       : parts_(parts), txgs_(txgs), reader_(parts), head_(std::move(head)), name_(std::move(name)) {
     const MutexLock lock(head_->mutex);
     block_bytes_ = head_->tree.block_bytes;
+    if (holding == Holding::kPinned) generation_ = head_->generation;
   }
 
   const std::string& uid() const override { return head_->uid; }
@@ -75,6 +77,7 @@ class HeadVolume final : public Volume {
     std::unique_ptr<std::byte[]> bytes;
   };
 
+  absl::Status CheckThere() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(head_->mutex);
   absl::Status CheckRange(uint64_t offset, uint64_t length) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(head_->mutex);
   absl::Status LookBeneath(uint64_t first, uint64_t count, Beneath* beneath);
@@ -102,13 +105,20 @@ class HeadVolume final : public Volume {
   std::shared_ptr<Head> head_;
   const std::string name_;
   uint32_t block_bytes_ = 0;
+  std::optional<uint64_t> generation_;  // of the head, where the volume is pinned to it
   // Head::rollbacks when the first unflushed write was accepted; kNothing: there is none.
   static constexpr uint64_t kNothing = UINT64_MAX;
   std::atomic<uint64_t> unflushed_since_{kNothing};
 };
 
-absl::Status HeadVolume::CheckRange(uint64_t offset, uint64_t length) const {
+absl::Status HeadVolume::CheckThere() const {
   if (head_->destroyed) return DestroyedError(name_);
+  const bool changed = generation_.has_value() && *generation_ != head_->generation;
+  return changed ? ChangedError(name_) : absl::OkStatus();
+}
+
+absl::Status HeadVolume::CheckRange(uint64_t offset, uint64_t length) const {
+  RETURN_IF_ERROR(CheckThere());
   const uint64_t size = head_->tree.size_bytes;
   if (offset > size || length > size - offset) return BeyondSizeError(offset, length, size);
   return absl::OkStatus();
@@ -161,7 +171,7 @@ absl::StatusOr<uint64_t> HeadVolume::NextData(uint64_t offset) {
   uint64_t dirty = UINT64_MAX;
   {
     const MutexLock lock(head_->mutex);
-    if (head_->destroyed) return DestroyedError(name_);
+    RETURN_IF_ERROR(CheckThere());
     tree = head_->tree;
     for (const Layer* layer : {&head_->open, &head_->syncing}) {
       const auto it = layer->blocks.lower_bound(from);
@@ -182,7 +192,7 @@ absl::StatusOr<uint64_t> HeadVolume::NextHole(uint64_t offset, uint64_t end) {
     TreeState tree;
     {
       const MutexLock lock(head_->mutex);
-      if (head_->destroyed) return DestroyedError(name_);
+      RETURN_IF_ERROR(CheckThere());
       while (from < last && FindDirty(from) != nullptr) ++from;
       tree = head_->tree;
     }
@@ -416,8 +426,16 @@ void HeadVolume::Discard(uint64_t offset, uint64_t length,
   if (!status.ok()) return done(status);
   if (last - first > parts_.options.discard_direct_blocks) {
     Task task;
-    task.run = [id = head_->id, first, last](TxgContext& context) {
-      return DiscardBlocks(context, id, first, last);
+    task.run = [head = head_, generation = generation_, name = name_, first,
+                last](TxgContext& context) -> absl::StatusOr<Verdict> {
+      if (generation.has_value()) {
+        const auto change = context.publication.heads.find(head->id);
+        const bool cut =
+            change != context.publication.heads.end() && change->second.cut != LayerCut::kNone;
+        const MutexLock lock(head->mutex);
+        if (cut || *generation != head->generation) return ChangedError(name);
+      }
+      return DiscardBlocks(context, head->id, first, last);
     };
     task.done = [done = std::move(done)](absl::StatusOr<Txg> result) mutable {
       done(result.status());
@@ -462,8 +480,9 @@ void HeadVolume::MakeDurable(absl::AnyInvocable<void(absl::Status)> done) {
 }  // namespace
 
 std::shared_ptr<Volume> MakeHeadVolume(PoolParts& parts, TxgManager& txgs,
-                                       std::shared_ptr<Head> head, std::string name) {
-  return std::make_shared<HeadVolume>(parts, txgs, std::move(head), std::move(name));
+                                       std::shared_ptr<Head> head, std::string name,
+                                       Holding holding) {
+  return std::make_shared<HeadVolume>(parts, txgs, std::move(head), std::move(name), holding);
 }
 
 }  // namespace cowshed::engine

@@ -169,6 +169,7 @@ absl::StatusOr<std::optional<DestroyDatasetsArgs>> ReplacedBy(const MetaTxn& txn
   if (!existing.has_value()) return std::nullopt;
   DestroyDatasetsArgs destroy;
   destroy.names = {args.name};
+  destroy.force = args.force;
   if (!args.replace_etag.empty()) destroy.etags[args.name] = args.replace_etag;
   return destroy;
 }
@@ -197,13 +198,13 @@ absl::Status PinOrigin(TxgContext& context, SnapshotId id) {
 // The snapshot a clone starts from, pinned, with what it replaces gone.
 absl::StatusOr<SnapshotId> PrepareOrigin(TxgContext& context, const CloneDatasetArgs& args,
                                          CloneSource* source, Outcome* outcome) {
-  ASSIGN_OR_RETURN(const std::optional<DestroyDatasetsArgs> replaced,
-                   ReplacedBy(context.meta, args));
+  ASSIGN_OR_RETURN(std::optional<DestroyDatasetsArgs> replaced, ReplacedBy(context.meta, args));
   if (replaced.has_value()) RETURN_IF_ERROR(CheckDestroy(context, *replaced));
   // Pinned first: what goes may be the last clone that a deferred origin waits for.
   if (source->snapshot.has_value()) RETURN_IF_ERROR(PinOrigin(context, source->snapshot->id));
   if (replaced.has_value()) {
     Outcome destroyed;
+    replaced->force = true;  // who has attached it since the check is cut like anybody after it
     RETURN_IF_ERROR(DestroyDatasets(context, *replaced, &destroyed).status());
     outcome->operation = std::move(destroyed.operation);
   }

@@ -373,12 +373,16 @@ absl::StatusOr<Verdict> DestroyDatasets(TxgContext& context, const DestroyDatase
   }
   ASSIGN_OR_RETURN(Targets targets, CollectTargets(context, args));
   if (targets.bulk) RETURN_IF_ERROR(CollectBulk(context.meta, args.prefix, &targets));
-  BlockerFinder blockers(context.meta);
+  BlockerFinder blockers(context.meta, context.parts.attachments);
   const std::map<SnapshotId, uint64_t> inside = ClonesInside(targets);
   for (const FoundDataset& dataset : targets.datasets) {
     OfferCpu();
     RETURN_IF_ERROR(blockers.ExamineDataset(dataset.id, dataset.record,
                                             args.recursive || args.cascade, inside));
+  }
+  if (!args.force) {
+    RETURN_IF_ERROR(blockers.ExamineAttachments(
+        [&](DatasetId dataset, SnapshotId) { return targets.ids.contains(dataset); }));
   }
   DestroyPlan plan = PlanDatasets(targets.datasets);
   RETURN_IF_ERROR(CheckPlan(plan, args.plan_etag));

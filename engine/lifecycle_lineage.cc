@@ -5,6 +5,7 @@
 // no tree is walked (docs/architecture.md shows why). How much moves is told by the written sums of
 // the snapshots at hand, which are exact also where a list is missing.
 #include <algorithm>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -95,15 +96,19 @@ absl::StatusOr<RollbackTarget> FindTarget(const MetaTxn& txn, const FoundDataset
   return target;
 }
 
-// The own snapshots above the target; refused unless they may and can go.
-absl::StatusOr<std::vector<Neighbour>> CheckNewer(const MetaTxn& txn, const FoundDataset& dataset,
+// The own snapshots above the target; refused unless they may and can go, and nobody uses them or
+// the head as a device.
+absl::StatusOr<std::vector<Neighbour>> CheckNewer(TxgContext& context, const FoundDataset& dataset,
                                                   Txg floor, const RollbackDatasetArgs& args) {
+  const MetaTxn& txn = context.meta;
   ASSIGN_OR_RETURN(std::vector<Neighbour> newer, SnapshotsAbove(txn, dataset.id, floor));
-  BlockerFinder blockers(txn);
+  BlockerFinder blockers(txn, context.parts.attachments);
+  std::set<SnapshotId> going;
   uint64_t visible = 0;
   for (const Neighbour& neighbour : newer) {
     ASSIGN_OR_RETURN(const SnapshotRecord snapshot,
                      LoadRecord<SnapshotRecord>(txn, Key(neighbour.id)));
+    going.insert(neighbour.id);
     visible += snapshot.visible() ? 1 : 0;
     if (args.destroy_newer || !snapshot.visible()) {
       blockers.ExamineSnapshot(neighbour.id, snapshot);
@@ -118,6 +123,11 @@ absl::StatusOr<std::vector<Neighbour>> CheckNewer(const MetaTxn& txn, const Foun
   if (visible > 0 && !args.destroy_newer) {
     blockers.Add("NEWER_SNAPSHOTS_EXIST",
                  {BlockerKind::kNewerSnapshot, static_cast<uint64_t>(dataset.id), floor}, visible);
+  }
+  if (!args.force) {
+    RETURN_IF_ERROR(blockers.ExamineAttachments([&](DatasetId id, SnapshotId snapshot) {
+      return snapshot == SnapshotId{} ? id == dataset.id : going.contains(snapshot);
+    }));
   }
   if (blockers.any()) return blockers.Refuse(dataset.name, "rolled back");
   return newer;
@@ -212,8 +222,9 @@ absl::Status ApplyRollback(TxgContext& context, FoundDataset* dataset, const Rol
 }
 
 // Visible snapshot names that the clone and what it would take over both have.
-absl::Status CheckCollisions(const MetaTxn& txn, const FoundDataset& clone,
+absl::Status CheckCollisions(TxgContext& context, const FoundDataset& clone,
                              const std::vector<Neighbour>& moved) {
+  const MetaTxn& txn = context.meta;
   uint64_t collisions = 0;
   std::string first;
   for (const Neighbour& neighbour : moved) {
@@ -228,7 +239,7 @@ absl::Status CheckCollisions(const MetaTxn& txn, const FoundDataset& clone,
     if (collisions++ == 0) first = full;
   }
   if (collisions == 0) return absl::OkStatus();
-  BlockerFinder blockers(txn);
+  BlockerFinder blockers(txn, context.parts.attachments);
   blockers.Add("SNAPSHOT_NAME_COLLISION",
                {BlockerKind::kNameCollision, static_cast<uint64_t>(clone.id), 0}, collisions);
   return blockers.Refuse(clone.name, "promoted", absl::StatusCode::kAlreadyExists);
@@ -326,7 +337,7 @@ absl::StatusOr<Verdict> RollbackDataset(TxgContext& context, const RollbackDatas
   ASSIGN_OR_RETURN(FoundDataset dataset, ResolveDataset(context.meta, args.name, args.etag));
   ASSIGN_OR_RETURN(const RollbackTarget target, FindTarget(context.meta, dataset, args));
   ASSIGN_OR_RETURN(const std::vector<Neighbour> newer,
-                   CheckNewer(context.meta, dataset, target.snapshot.txg, args));
+                   CheckNewer(context, dataset, target.snapshot.txg, args));
   if (context.fenced.contains(dataset.id)) return Verdict::kNextTxg;
   ASSIGN_OR_RETURN(
       const OperationId operation,
@@ -358,7 +369,7 @@ absl::StatusOr<Verdict> PromoteDataset(TxgContext& context, const std::string& n
   ASSIGN_OR_RETURN(parent.name, Names::FullName(context.meta, parent.record));
   ASSIGN_OR_RETURN(const std::vector<Neighbour> moved,
                    SnapshotsUpTo(context.meta, parent.id, pivot.txg));
-  RETURN_IF_ERROR(CheckCollisions(context.meta, clone, moved));
+  RETURN_IF_ERROR(CheckCollisions(context, clone, moved));
 
   for (FoundDataset* dataset : {&clone, &parent}) {
     RETURN_IF_ERROR(CancelRebuild(context, dataset->id, &dataset->record));

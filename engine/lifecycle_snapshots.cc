@@ -77,6 +77,16 @@ absl::Status Defer(TxgContext& context, const FoundSnapshot& snapshot) {
   return StoreRecord(context.meta, Key(record.dataset), owner);
 }
 
+// Of the snapshots that go; those that are only marked can be read until they do.
+absl::Status ExamineAttachments(const std::vector<FoundSnapshot>& found, BlockerFinder* blockers) {
+  std::set<SnapshotId> going;
+  for (const FoundSnapshot& snapshot : found) {
+    if (snapshot.record.all_clones + snapshot.record.holds == 0) going.insert(snapshot.id);
+  }
+  return blockers->ExamineAttachments(
+      [&](DatasetId, SnapshotId snapshot) { return going.contains(snapshot); });
+}
+
 }  // namespace
 
 absl::StatusOr<Verdict> DestroySnapshots(TxgContext& context, const DestroySnapshotsArgs& args,
@@ -88,12 +98,13 @@ absl::StatusOr<Verdict> DestroySnapshots(TxgContext& context, const DestroySnaps
   std::vector<FoundSnapshot> found;
   RETURN_IF_ERROR(CollectNamed(context.meta, args, &found));
   if (!args.range_dataset.empty()) RETURN_IF_ERROR(CollectRange(context.meta, args, &found));
-  BlockerFinder blockers(context.meta);
+  BlockerFinder blockers(context.meta, context.parts.attachments);
   if (!args.defer) {
     for (const FoundSnapshot& snapshot : found) {
       blockers.ExamineSnapshot(snapshot.id, snapshot.record);
     }
   }
+  if (!args.force) RETURN_IF_ERROR(ExamineAttachments(found, &blockers));
   DestroyPlan plan = PlanSnapshots(found);
   RETURN_IF_ERROR(CheckPlan(plan, args.plan_etag));
   if (args.validate_only) {

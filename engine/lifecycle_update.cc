@@ -6,6 +6,7 @@
 
 #include "engine/base/status_macros.h"
 #include "engine/base/strings.h"
+#include "engine/blocker_finder.h"
 #include "engine/head_sync.h"
 #include "engine/lifecycle.h"
 #include "engine/operations.h"
@@ -42,8 +43,17 @@ absl::Status ZeroTail(TxgContext& context, FoundDataset* dataset) {
   return BookChanges(context, dataset->id, changes, &dataset->record);
 }
 
+// Nobody may use the head as a device of its present size.
+absl::Status CheckDetached(TxgContext& context, const FoundDataset& dataset) {
+  BlockerFinder blockers(context.meta, context.parts.attachments);
+  RETURN_IF_ERROR(blockers.ExamineAttachments([&](DatasetId id, SnapshotId snapshot) {
+    return id == dataset.id && snapshot == SnapshotId{};
+  }));
+  return blockers.any() ? blockers.Refuse(dataset.name, "made smaller") : absl::OkStatus();
+}
+
 absl::StatusOr<Verdict> Resize(TxgContext& context, FoundDataset* dataset, uint64_t size_bytes,
-                               Outcome* outcome) {
+                               bool force, Outcome* outcome) {
   TreeState& tree = dataset->record.tree;
   if (size_bytes == 0 || size_bytes > kMaxDatasetBytes) {
     return MakeError(absl::StatusCode::kInvalidArgument, "INVALID_SIZE",
@@ -53,6 +63,7 @@ absl::StatusOr<Verdict> Resize(TxgContext& context, FoundDataset* dataset, uint6
     tree.size_bytes = size_bytes;
     return Verdict::kApplied;
   }
+  if (!force) RETURN_IF_ERROR(CheckDetached(context, *dataset));
   if (context.fenced.contains(dataset->id) || tree.trim_txg != 0) return Verdict::kNextTxg;
   const uint64_t old_blocks = tree.block_count();
   tree.size_bytes = size_bytes;
@@ -86,7 +97,8 @@ absl::StatusOr<Verdict> UpdateDataset(TxgContext& context, const UpdateDatasetAr
   for (const auto& [key, value] : args.set_labels) record.labels[key] = value;
   RETURN_IF_ERROR(CheckLabels(record.labels));
   if (args.size_bytes.has_value()) {
-    ASSIGN_OR_RETURN(const Verdict verdict, Resize(context, &dataset, *args.size_bytes, outcome));
+    ASSIGN_OR_RETURN(const Verdict verdict,
+                     Resize(context, &dataset, *args.size_bytes, args.force, outcome));
     if (verdict == Verdict::kNextTxg) return verdict;
   }
   if (args.quota_bytes.has_value()) record.quota_bytes = *args.quota_bytes;

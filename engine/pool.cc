@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "engine/attached.h"
 #include "engine/base/status_macros.h"
 #include "engine/base/strings.h"
 #include "engine/blockers.h"
@@ -221,7 +222,12 @@ absl::StatusOr<OperationInfo> PoolImpl::GetOperation(const std::string& name) {
 absl::StatusOr<Page<Blocker>> PoolImpl::ListBlockers(const BlockerQuery& query,
                                                      const ListArgs& args) {
   ASSIGN_OR_RETURN(const std::unique_ptr<ReadTxn> txn, meta_->BeginRead());
-  return engine::ListBlockers(*txn, query, args.page_size, args.position);
+  return engine::ListBlockers(*txn, attachments_, query, args.page_size, args.position);
+}
+
+absl::StatusOr<Page<AttachmentInfo>> PoolImpl::ListAttachments(const ListArgs& args) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<ReadTxn> txn, meta_->BeginRead());
+  return engine::ListAttachments(*txn, attachments_, args);
 }
 
 absl::StatusOr<LivelistInfo> PoolImpl::GetLivelist(const std::string& dataset, Txg from_start,
@@ -247,6 +253,12 @@ void PoolImpl::OnOperationsChanged(absl::AnyInvocable<void()> changed) {
 
 absl::StatusOr<std::shared_ptr<Volume>> PoolImpl::OpenVolume(const std::string& name,
                                                              const std::string& expected_uid) {
+  return OpenVolume(name, expected_uid, Holding::kFollows);
+}
+
+absl::StatusOr<std::shared_ptr<Volume>> PoolImpl::OpenVolume(const std::string& name,
+                                                             const std::string& expected_uid,
+                                                             Holding holding) {
   const auto check_uid = [&](const std::string& uid) {
     if (expected_uid.empty() || expected_uid == uid) return absl::OkStatus();
     return MakeError(absl::StatusCode::kAborted, "ETAG_MISMATCH",
@@ -261,7 +273,7 @@ absl::StatusOr<std::shared_ptr<Volume>> PoolImpl::OpenVolume(const std::string& 
       const std::string uid = FormatUid(parts_->uid, static_cast<uint64_t>(dataset.id));
       RETURN_IF_ERROR(check_uid(uid));
       if (auto head = heads_.Open(dataset.id, uid, dataset.record, pool.txg)) {
-        return MakeHeadVolume(*parts_, *txgs_, std::move(head), dataset.name);
+        return MakeHeadVolume(*parts_, *txgs_, std::move(head), dataset.name, holding);
       }
     } else {
       ASSIGN_OR_RETURN(const FoundSnapshot snapshot, ResolveSnapshot(*txn, name));

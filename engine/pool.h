@@ -31,6 +31,7 @@
 namespace cowshed::engine {
 
 class Attachments;
+struct AttachmentInfo;
 
 // What a lifecycle call did. Which members are set depends on the verb.
 struct Outcome {
@@ -166,6 +167,9 @@ class Pool {
   virtual absl::Status Diff(const std::string& from, const std::string& to, uint64_t start_offset,
                             const std::function<bool(const DiffExtent&)>& visit) = 0;
 
+  // Attachments, oldest first, under the present names of what is attached: of `parent` (a dataset,
+  // its snapshots included, or a snapshot), or in the subtree `prefix`.
+  virtual absl::StatusOr<Page<AttachmentInfo>> ListAttachments(const ListArgs& args) = 0;
   // Who uses which volume as a device (attachments.h).
   virtual Attachments& attachments() = 0;
 

@@ -26,6 +26,7 @@
 #include "engine/store/file.h"
 #include "engine/txg.h"
 #include "engine/undelete.h"
+#include "engine/volume.h"
 
 namespace cowshed::engine {
 
@@ -68,6 +69,7 @@ class PoolImpl final : public Pool {
 
   absl::StatusOr<std::shared_ptr<Volume>> OpenVolume(const std::string& name,
                                                      const std::string& expected_uid) override;
+  absl::StatusOr<Page<AttachmentInfo>> ListAttachments(const ListArgs& args) override;
   absl::Status Diff(const std::string& from, const std::string& to, uint64_t start_offset,
                     const std::function<bool(const DiffExtent&)>& visit) override;
 
@@ -96,6 +98,9 @@ class PoolImpl final : public Pool {
   void StartBackground();
   // A read has found this dataset's livelist damaged: it is dropped, and rebuilt.
   void ReportDamage(DatasetId id);
+  absl::StatusOr<std::shared_ptr<Volume>> OpenVolume(const std::string& name,
+                                                     const std::string& expected_uid,
+                                                     Holding holding);
   // One side of a diff: its tree as committed, and the lineage it belongs to.
   struct DiffSide;
   absl::StatusOr<DiffSide> ResolveDiffSide(const MetaTxn& txn, const std::string& name);

@@ -89,8 +89,9 @@ absl::Status CheckMetadataReadable(const ReadTxn& txn) {
 PoolImpl::PoolImpl(PoolOptions options)
     : options_(std::move(options)),
       heads_(options_.open_heads_max),
-      attachments_([this](const std::string& name) { return OpenVolume(name, ""); },
-                   [this] { return options_.clock_ms(); }) {
+      attachments_(
+          [this](const std::string& name) { return OpenVolume(name, "", Holding::kPinned); },
+          [this] { return options_.clock_ms(); }, stats_) {
   if (!options_.clock_ms) options_.clock_ms = SystemClockMs;
   if (options_.reclaim_memory_bytes == 0) {
     options_.reclaim_memory_bytes = PhysicalMemoryBytes() / 100;
@@ -108,9 +109,10 @@ absl::StatusOr<std::unique_ptr<PoolImpl>> PoolImpl::Open(const PoolOptions& opti
   pool->pacer_ = std::make_unique<ReclaimPacer>(pool->options_.reclaim_txg_budget,
                                                 pool->options_.reclaim_bite_runs,
                                                 pool->options_.reclaim_jobs_per_txg);
-  pool->parts_ = std::make_unique<PoolParts>(PoolParts{
-      pool->options_, *pool->meta_, *pool->blocks_, *pool->allocator_, *pool->tree_, pool->epochs_,
-      pool->ids_, pool->heads_, pool->stats_, *pool->pacer_, pool->opened_.uid});
+  pool->parts_ = std::make_unique<PoolParts>(
+      PoolParts{pool->options_, *pool->meta_, *pool->blocks_, *pool->allocator_, *pool->tree_,
+                pool->epochs_, pool->ids_, pool->heads_, pool->attachments_, pool->stats_,
+                *pool->pacer_, pool->opened_.uid});
   pool->txgs_ = std::make_unique<TxgManager>(*pool->parts_, pool->opened_);
   if (!pool->options_.read_only) pool->StartBackground();
   return pool;

@@ -62,6 +62,7 @@ enum class ReclaimFailure : uint8_t { kDamagedList, kDoubleFree, kIo, kCount };
 enum class WindowEnd : uint8_t { kExpired, kSpace, kUndone, kCount };
 enum class DropReason : uint8_t { kDamaged, kCostly, kCount };
 enum class RebuildResult : uint8_t { kCompleted, kCancelled, kFailed, kCount };
+enum class AttachMode : uint8_t { kReadOnly, kReadWrite, kShared, kCount };
 enum class CondenseResult : uint8_t { kCompleted, kCancelled, kFailed, kCount };
 enum class Alarm : uint8_t {
   kPoolSuspended,
@@ -102,12 +103,15 @@ struct PoolStats {
   Counter scrub_running, scrub_finish_ms;    // 0 or 1; unix time of the last one's end, 0: none
   Counter backup_running, backup_finish_ms;  // of the last that succeeded in this process
 
+  PerEnum<AttachMode> attachments;  // that are there now
+
   // Totals since the process started.
   Counter scrub_read_bytes, scrub_errors;
   Counter backup_copied_bytes, backup_failures;
   Counter read_bytes, write_bytes, blocks_written_bytes, checksum_errors;
   Counter node_cache_hits, node_cache_misses;
   Counter reclaim_freed_bytes, expired, request_replays;
+  Counter attachments_cut;  // asked to end by the server
   Counter meta_copies, meta_copy_failures;
   PerEnum<DestroyKind> destroy_requests;
   PerEnum<DestroyMethod> destroy_methods;

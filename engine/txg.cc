@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "engine/attachments.h"
 #include "engine/base/check.h"
 #include "engine/base/failpoints.h"
 #include "engine/base/status_macros.h"
@@ -53,7 +54,8 @@ TxgManager::TxgManager(PoolParts& parts, PoolRecord record)
       last_sync_(Clock::now()),
       suspended_(parts.options.read_only ? ReadOnly() : absl::OkStatus()),
       record_(std::move(record)) {
-  UpdateGauges(record_);
+  PublishGauges(parts_, record_);
+  RefreshGauges();
   RefreshMetaGauges(parts_);
 }
 
@@ -508,7 +510,9 @@ void TxgManager::Publish(TxgContext& context, const Batch& batch) {
     synced_.NotifyAll();
   }
   if (!batch.only_frees_space) parts_.stats.alarms[Alarm::kHostFull] = 0;
-  UpdateGauges(context.pool);
+  PublishGauges(parts_, context.pool);
+  RefreshGauges();
+  parts_.attachments.CutOff(context.publication);
   for (const auto& hook : context.after_commit) hook();
   if (context.jobs_changed && jobs_changed_) jobs_changed_();
   if (!context.to_punch.empty()) punch_(std::move(context.to_punch));
@@ -584,11 +588,6 @@ void TxgManager::AdaptDirtyLimit(double sync_seconds, uint64_t synced_bytes) {
   const uint64_t wanted = std::clamp(2 * fitting, kMinDirtyLimitBytes,
                                      std::max(parts_.options.dirty_max_bytes, kMinDirtyLimitBytes));
   dirty_limit_bytes_.store((dirty_limit_bytes_.load() * 3 + wanted) / 4);
-}
-
-void TxgManager::UpdateGauges(const PoolRecord& record) {
-  PublishGauges(parts_, record);
-  RefreshGauges();
 }
 
 void TxgManager::RefreshGauges() {

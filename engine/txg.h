@@ -50,6 +50,7 @@ struct PoolParts {
   ReaderEpochs& epochs;
   IdSource& ids;
   HeadTable& heads;
+  class Attachments& attachments;
   PoolStats& stats;
   ReclaimPacer& pacer;
   PoolUid uid;
@@ -162,7 +163,6 @@ class TxgManager {
   void FinishWaiters(const absl::StatusOr<Txg>& result);
   void TakeSpaceFreeingTasks(Batch& batch);
   void Suspend(Batch& batch, const absl::Status& why);
-  void UpdateGauges(const PoolRecord& record);
   void AdaptDirtyLimit(double sync_seconds, uint64_t synced_bytes);
   bool HasRoom(uint64_t bytes, uint64_t sectors) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

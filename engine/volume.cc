@@ -16,6 +16,12 @@ absl::Status DestroyedError(std::string_view name) {
                    StrCat(name, " has been destroyed"), {{"name", std::string(name)}});
 }
 
+absl::Status ChangedError(std::string_view name) {
+  return MakeError(absl::StatusCode::kAborted, "DATASET_CHANGED",
+                   StrCat(name, " was rolled back or made smaller while it was attached"),
+                   {{"name", std::string(name)}});
+}
+
 absl::Status BeyondSizeError(uint64_t offset, uint64_t length, uint64_t size) {
   return MakeError(absl::StatusCode::kOutOfRange, "BEYOND_SIZE",
                    StrCat("bytes ", offset, "+", length, " reach past the size of ", size),

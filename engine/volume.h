@@ -37,12 +37,18 @@ class TreeReader {
   PoolParts& parts_;
 };
 
-// ABORTED DATASET_DESTROYED and OUT_OF_RANGE BEYOND_SIZE.
+// ABORTED DATASET_DESTROYED, ABORTED DATASET_CHANGED and OUT_OF_RANGE BEYOND_SIZE.
 absl::Status DestroyedError(std::string_view name);
+absl::Status ChangedError(std::string_view name);
 absl::Status BeyondSizeError(uint64_t offset, uint64_t length, uint64_t size);
 
+// What a volume does when its head is rolled back or made smaller: goes on with what came of it, or
+// refuses all further bytes with DATASET_CHANGED.
+enum class Holding : uint8_t { kFollows, kPinned };
+
 std::shared_ptr<Volume> MakeHeadVolume(PoolParts& parts, TxgManager& txgs,
-                                       std::shared_ptr<Head> head, std::string name);
+                                       std::shared_ptr<Head> head, std::string name,
+                                       Holding holding);
 std::shared_ptr<Volume> MakeSnapshotVolume(PoolParts& parts, std::shared_ptr<SnapshotView> view,
                                            std::string name);
 

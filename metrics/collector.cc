@@ -125,6 +125,9 @@ constexpr Scalar<PoolStats> kPoolScalars[] = {
      "Bytes of metadata that condense wrote, in whole pages.", &PoolStats::condense_written_bytes},
     {"cowshed_reclaim_freed_bytes_total", kCounter, "Bytes freed by reclaim.",
      &PoolStats::reclaim_freed_bytes},
+    {"cowshed_attachments_cut_total", kCounter,
+     "Attachments that the server ended: detached, or by a forced destroy, rollback or shrink.",
+     &PoolStats::attachments_cut},
     {"cowshed_expired_total", kCounter, "Datasets destroyed and holds released at their expiry.",
      &PoolStats::expired},
     {"cowshed_request_replays_total", kCounter,
@@ -163,6 +166,7 @@ constexpr std::string_view kReclaimFailures[] = {"damaged_list", "double_free", 
 constexpr std::string_view kWindowEnds[] = {"expired", "space", "undone"};
 constexpr std::string_view kDropReasons[] = {"damaged", "costly"};
 constexpr std::string_view kResults[] = {"completed", "cancelled", "failed"};
+constexpr std::string_view kAttachModes[] = {"read_only", "read_write", "shared"};
 constexpr std::string_view kNbdCommands[] = {"read",  "write",        "flush",       "trim",
                                              "cache", "write_zeroes", "block_status"};
 constexpr std::string_view kNbdErrors[] = {
@@ -273,6 +277,11 @@ void AddLivelists(const PoolStats& pool, Families& families) {
 void AddPool(const PoolStats& pool, Families& families) {
   AddPerEnum(MakeFamily("cowshed_alarm_active", "1 while the alarm is raised, else 0.", kGauge),
              "alarm", kAlarms, pool.alarms, families);
+  AddPerEnum(MakeFamily("cowshed_attachments",
+                        "Connections that use a dataset or snapshot as a "
+                        "device.",
+                        kGauge),
+             "mode", kAttachModes, pool.attachments, families);
   AddHistograms(MakeFamily("cowshed_txg_sync_duration_seconds",
                            "Duration of the phases of a sync; phase=\"total\" is the whole of it.",
                            MetricType::Histogram),

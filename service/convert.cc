@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "service/convert.h"
 
+#include "engine/attachments.h"
 #include "service/status.h"
 #include "service/tokens.h"
 
@@ -13,8 +14,7 @@ using engine::Outcome;
 static_assert(v1::DATASET_STATE_EXPIRED == static_cast<int>(engine::DatasetState::kExpired));
 static_assert(v1::OPERATION_KIND_EXPIRE == static_cast<int>(engine::OperationKind::kExpire));
 static_assert(v1::OPERATION_STATE_UNDONE == static_cast<int>(engine::OperationState::kUndone));
-static_assert(v1::BLOCKER_KIND_NAME_COLLISION ==
-              static_cast<int>(engine::BlockerKind::kNameCollision));
+static_assert(v1::BLOCKER_KIND_ATTACHMENT == static_cast<int>(engine::BlockerKind::kAttachment));
 
 // Calls `set` with the time, unless there is none.
 template <typename Set>
@@ -157,6 +157,24 @@ void Fill(const engine::Blocker& blocker, v1::Blocker* out) {
   out->set_name(blocker.name);
   out->set_blocked_name(blocker.blocked_name);
   out->set_tag(blocker.tag);
+  out->set_attachment(blocker.attachment);
+  out->set_client(blocker.client);
+  IfTime(blocker.since_ms, [&](auto time) { *out->mutable_since_time() = time; });
+}
+
+void Fill(const engine::AttachmentInfo& info, v1::Attachment* out) {
+  out->set_id(info.id);
+  out->set_name(info.name);
+  out->set_uid(info.uid);
+  out->set_read_only(info.read_only);
+  out->set_shared(info.shared);
+  out->set_client(info.client);
+  out->set_protocol(info.protocol);
+  *out->mutable_since_time() = ToTimestamp(info.since_ms);
+  out->set_read_bytes(info.read_bytes);
+  out->set_written_bytes(info.written_bytes);
+  out->set_requests(info.requests);
+  out->set_ending(info.ending);
 }
 
 void Fill(const engine::SublistInfo& info, v1::Sublist* out) {

@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstdint>
 
+#include "cowshed/v1/attachment.pb.h"
 #include "cowshed/v1/dataset.pb.h"
 #include "cowshed/v1/error.pb.h"
 #include "cowshed/v1/operation.pb.h"
@@ -31,6 +32,7 @@ void Fill(const engine::SnapshotInfo& info, v1::Snapshot* out);
 void Fill(const engine::HoldInfo& info, v1::Hold* out);
 void Fill(const engine::OperationInfo& info, v1::Operation* out);
 void Fill(const engine::Blocker& blocker, v1::Blocker* out);
+void Fill(const engine::AttachmentInfo& info, v1::Attachment* out);
 void Fill(const engine::SublistInfo& info, v1::Sublist* out);
 void Fill(const engine::ReclaimInfo& info, v1::Reclaim* out);
 void Fill(const engine::CheckReport& report, v1::CheckResponse* out);

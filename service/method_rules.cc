@@ -47,6 +47,10 @@ std::vector<MethodRule> MakeRules() {
       {"RenameDataset", kChanges, OPERATOR, {{"name", OPERATOR}, {"new_name", OPERATOR}}},
       {"RenameSnapshot", kChanges, OPERATOR, {{"name", OPERATOR}, {"new_name", OPERATOR}}},
       {"ListBlockers", kReads, READER},
+      // AttachmentService. An attachment by id is seen by whoever may act on what it holds.
+      {"ListAttachments", kReads, READER, {{"name", READER}, {"prefix", READER}}},
+      {"Detach", kChanges, OPERATOR, {{"name", OPERATOR}}},
+      {"GetExport", kReads, READER, {{"name", READER}}},
       // DataService.
       {"ReadRange", kReads, READER, {{"name", READER}}},
       {"WriteRange", kChanges, OPERATOR, {{"dataset", OPERATOR}}},

@@ -202,6 +202,7 @@ absl::StatusOr<engine::UpdateDatasetArgs> Parse(const v1::UpdateDatasetRequest& 
     ASSIGN_OR_RETURN(args.expire_time_ms, ParseTtl(request.ttl()));
   }
   ASSIGN_OR_RETURN(args.set_labels, ParseLabels(request.set_labels()));
+  args.force = request.force();
   args.remove_labels = ToVector(request.remove_labels());
   for (const auto& key : args.remove_labels) {
     if (args.set_labels.contains(key)) {
@@ -235,11 +236,15 @@ absl::StatusOr<engine::CloneDatasetArgs> Parse(const v1::CloneDatasetRequest& re
   if (!request.replace() && !request.replace_etag().empty()) {
     return InvalidField("replace_etag", "goes together with replace");
   }
+  if (!request.replace() && request.force()) {
+    return InvalidField("force", "goes together with replace");
+  }
   engine::CloneDatasetArgs args;
   args.source = request.source();
   args.name = request.name();
   args.replace = request.replace();
   args.replace_etag = request.replace_etag();
+  args.force = request.force();
   ASSIGN_OR_RETURN(args.labels, ParseLabels(request.labels()));
   if (request.has_quota_bytes()) args.quota_bytes = request.quota_bytes();
   ASSIGN_OR_RETURN(args.expire_time_ms, ParseExpiry(request));
@@ -264,6 +269,7 @@ absl::StatusOr<engine::DestroyDatasetsArgs> Parse(const v1::DestroyDatasetsReque
   ASSIGN_OR_RETURN(const int64_t window_us,
                    ParseMicroseconds("reclaim_after", request.reclaim_after()));
   args.reclaim_after_ms = (window_us + 999) / 1000;
+  args.force = request.force();
   return args;
 }
 
@@ -324,6 +330,7 @@ absl::StatusOr<engine::DestroySnapshotsArgs> Parse(const v1::DestroySnapshotsReq
   args.allow_missing = request.allow_missing();
   args.validate_only = request.validate_only();
   args.plan_etag = request.plan_etag();
+  args.force = request.force();
   return args;
 }
 
@@ -361,6 +368,7 @@ absl::StatusOr<engine::RollbackDatasetArgs> Parse(const v1::RollbackDatasetReque
   }
   args.expected_target = request.expected_target();
   args.destroy_newer = request.destroy_newer();
+  args.force = request.force();
   args.etag = request.etag();
   return args;
 }
@@ -421,6 +429,15 @@ absl::StatusOr<engine::ListArgs> Parse(const v1::ListOperationsRequest& request)
 absl::StatusOr<engine::ListArgs> Parse(const v1::ListBlockersRequest& request) {
   if (request.list_token().empty()) return InvalidField("list_token", "is missing");
   return engine::ListArgs{};
+}
+
+absl::StatusOr<engine::ListArgs> Parse(const v1::ListAttachmentsRequest& request) {
+  RETURN_IF_ERROR(
+      Exclusive(!request.name().empty() && !request.prefix().empty(), "prefix", "name"));
+  engine::ListArgs args;
+  args.parent = request.name();
+  args.prefix = request.prefix();
+  return args;
 }
 
 }  // namespace cowshed::service

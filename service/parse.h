@@ -12,6 +12,7 @@
 #include <tuple>
 
 #include "absl/status/statusor.h"
+#include "cowshed/v1/attachment.pb.h"
 #include "cowshed/v1/dataset.pb.h"
 #include "cowshed/v1/operation.pb.h"
 #include "cowshed/v1/pool.pb.h"
@@ -59,6 +60,7 @@ absl::StatusOr<engine::ListArgs> Parse(const v1::ListSnapshotsRequest& request);
 absl::StatusOr<engine::ListArgs> Parse(const v1::ListHoldsRequest& request);
 absl::StatusOr<engine::ListArgs> Parse(const v1::ListOperationsRequest& request);
 absl::StatusOr<engine::ListArgs> Parse(const v1::ListBlockersRequest& request);
+absl::StatusOr<engine::ListArgs> Parse(const v1::ListAttachmentsRequest& request);
 
 // page_size as asked for: 100 for none, at most 1,000.
 absl::StatusOr<uint32_t> ParsePageSize(int32_t page_size);

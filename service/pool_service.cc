@@ -16,7 +16,8 @@ namespace {
 using engine::Alarm;
 using Reactor = grpc::ServerUnaryReactor;
 
-constexpr uint32_t kApiRevision = 3;  // 2: Undestroy, UpdateReclaim; 3: scrub, Backup
+constexpr uint32_t kApiRevision =
+    4;  // 2: Undestroy, UpdateReclaim; 3: scrub, Backup; 4: attachments
 
 void FillPool(const engine::Pool& pool, v1::Pool* out) {
   const engine::PoolStats& stats = pool.stats();

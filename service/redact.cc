@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "cowshed/v1/error.pb.h"
 #include "engine/base/strings.h"
 #include "engine/pool.h"
 
@@ -44,10 +45,19 @@ void RedactField(const Rights& rights, const FieldDescriptor* field, Message* me
   for (auto& name : kept) reflection->AddString(message, field, std::move(name));
 }
 
+// Leaves nothing by which one could tell whose it is.
+void Anonymize(v1::Blocker* blocker) {
+  blocker->clear_tag();
+  blocker->clear_attachment();
+  blocker->clear_client();
+  blocker->clear_since_time();
+}
+
 }  // namespace
 
 bool HoldsNames(const FieldDescriptor* field) {
   static const auto* const kFields = new std::set<std::string>{
+      "cowshed.v1.Attachment.name",
       "cowshed.v1.Blocker.blocked_name",
       "cowshed.v1.Blocker.name",
       "cowshed.v1.CheckFinding.message",
@@ -57,6 +67,7 @@ bool HoldsNames(const FieldDescriptor* field) {
       "cowshed.v1.Dataset.origin",
       "cowshed.v1.Dataset.parent",
       "cowshed.v1.DestroyPlan.names",
+      "cowshed.v1.GetExportResponse.name",
       "cowshed.v1.GetLivelistResponse.dataset",
       "cowshed.v1.GetSpaceResponse.name",
       "cowshed.v1.Hold.snapshot",
@@ -71,6 +82,9 @@ bool HoldsNames(const FieldDescriptor* field) {
 
 void Redact(const Rights& rights, Message* message) {
   if (!rights.limited()) return;
+  if (auto* const blocker = google::protobuf::DynamicCastToGenerated<v1::Blocker>(message)) {
+    if (Hidden(rights, blocker->name())) Anonymize(blocker);
+  }
   const auto* reflection = message->GetReflection();
   std::vector<const FieldDescriptor*> fields;
   reflection->ListFields(*message, &fields);
@@ -104,6 +118,9 @@ absl::Status Redacted(const Rights& rights, const absl::Status& status) {
       if (!Hidden(rights, *name)) continue;
       name->clear();
       blocker.tag.clear();
+      blocker.attachment.clear();
+      blocker.client.clear();
+      blocker.since_ms = 0;
       hidden = true;
     }
   }

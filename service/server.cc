@@ -27,7 +27,8 @@ constexpr int kPingTimeoutMs = 20000;
 constexpr milliseconds kHousekeepingMax{250};  // how late health follows the pool
 
 const char* const kServices[] = {"cowshed.v1.DatasetService", "cowshed.v1.DataService",
-                                 "cowshed.v1.OperationService", "cowshed.v1.PoolService"};
+                                 "cowshed.v1.AttachmentService", "cowshed.v1.OperationService",
+                                 "cowshed.v1.PoolService"};
 
 void SetArguments(const Limits& limits, grpc::ServerBuilder& builder) {
   builder.SetMaxReceiveMessageSize(kMaxReceivedBytes);
@@ -71,6 +72,7 @@ Server::Server(engine::Pool& pool, ServerOptions options, std::unique_ptr<AuditL
                std::move(audit_log), stats),
       datasets_(context_),
       data_(context_),
+      attachments_(context_, !options_.tls.certificate.empty()),
       operations_(context_),
       pool_(context_) {}
 
@@ -105,7 +107,8 @@ absl::Status Server::Build(metrics::RpcMetrics* rpc_metrics) {
   SetArguments(options_.limits, builder);
   for (grpc::Service* service :
        {static_cast<grpc::Service*>(&datasets_), static_cast<grpc::Service*>(&data_),
-        static_cast<grpc::Service*>(&operations_), static_cast<grpc::Service*>(&pool_)}) {
+        static_cast<grpc::Service*>(&attachments_), static_cast<grpc::Service*>(&operations_),
+        static_cast<grpc::Service*>(&pool_)}) {
     builder.RegisterService(service);
   }
   if (rpc_metrics != nullptr) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The server over one pool: listens, serves the four services of gRPC with health and reflection
+// The server over one pool: listens, serves the five services of gRPC with health and reflection
 // and, where it is asked to, NBD, and stops in order.
 //
 // Model       Stop: health says NOT_SERVING, listeners close, waits are answered, streams end with
@@ -24,6 +24,7 @@
 #include "grpcpp/server_builder.h"
 #include "metrics/rpc_metrics.h"
 #include "metrics/service_stats.h"
+#include "service/attachment_service.h"
 #include "service/context.h"
 #include "service/data_service.h"
 #include "service/dataset_service.h"
@@ -85,6 +86,7 @@ class Server {
   ServiceContext context_;
   DatasetServiceImpl datasets_;
   DataServiceImpl data_;
+  AttachmentServiceImpl attachments_;
   OperationServiceImpl operations_;
   PoolServiceImpl pool_;
   std::vector<std::string> addresses_;

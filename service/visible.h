@@ -18,6 +18,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
+#include "engine/attachments.h"
 #include "engine/pool.h"
 #include "service/method_rules.h"
 #include "service/policy.h"
@@ -38,6 +39,7 @@ std::string SealPrefix(const Rights& rights, const std::string& prefix, const st
 inline const std::string& NameOf(const engine::DatasetInfo& info) { return info.name; }
 inline const std::string& NameOf(const engine::SnapshotInfo& info) { return info.name; }
 inline const std::string& NameOf(const engine::HoldInfo& info) { return info.snapshot; }
+inline const std::string& NameOf(const engine::AttachmentInfo& info) { return info.name; }
 inline const std::string& NameOf(const engine::OperationInfo& info) { return info.target; }
 
 template <typename Info>

@@ -53,8 +53,8 @@ def run(options: argparse.Namespace) -> int:
     report = Report(Console(soft_wrap=False, width=None if sys.stdout.isatty() else 120))
     with tempfile.TemporaryDirectory(prefix="cowshed-run-") as name:
         folder = Path(name)
-        listen = f"unix:{folder}/cowshed.sock"
-        with Server(options.server, folder / "pool", listen, "127.0.0.1:0") as server:
+        listen, nbd = f"unix:{folder}/cowshed.sock", f"unix:{folder}/nbd.sock"
+        with Server(options.server, folder / "pool", listen, "127.0.0.1:0", nbd) as server:
             with cowshed.connect(server.address) as client:
                 version = client.server_info().version
                 scenario = Scenario(server, client, folder, report)
@@ -62,6 +62,7 @@ def run(options: argparse.Namespace) -> int:
                 scenario.import_golden()
                 scenario.make_clones()
                 scenario.change_clones()
+                scenario.change_in_place()
                 scenario.show()
                 scenario.verify()
                 scenario.destroy()
@@ -86,7 +87,10 @@ def serve(options: argparse.Namespace) -> int:
     from server import Server
 
     options.pool.mkdir(parents=True, exist_ok=True)
-    with Server(options.server, options.pool, options.listen, options.metrics_listen) as server:
+    nbd = f"unix:{options.pool}/nbd.sock"
+    with Server(
+        options.server, options.pool, options.listen, options.metrics_listen, nbd
+    ) as server:
         with cowshed.connect(server.address) as client, tempfile.TemporaryDirectory() as folder:
             if not client.exists(GOLDEN):
                 scenario = Scenario(server, client, Path(folder), Report(Console()))
@@ -100,6 +104,7 @@ def serve(options: argparse.Namespace) -> int:
             "\n  ./dev cow tree"
             "\n  ./dev cow space dev/001"
             "\n  ./dev cow clone golden@v1 dev/mine"
+            "\n  ./dev cow attach dev/mine --file mine.db"
             "\n  ./dev cow destroy --prefix dev --dry-run"
             "\n\nCtrl-C stops it; the next start finds everything as it was.",
             flush=True,

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import cowshed
 import debian_index
+from cowshed import devices
 from cowshed.client import Client
 from cowshed.images import export_image, import_image
 from cowshed.v1 import pool_pb2
@@ -23,6 +24,7 @@ from server import Server
 GOLDEN, SNAPSHOT, PREFIX = "golden", "golden@v1", "dev"
 CLONES, CHANGED = 100, 20
 MIN_BYTES = 50 * 2**20
+GROWTH_BYTES = 8 * 2**20  # of a database that is changed on its device
 MAX_RATIO = 2.0  # bytes written per byte of changed pages: the page itself and its part of the nodes
 DRAIN_SECONDS = 120.0
 _SHOWN_LINES = 12
@@ -99,6 +101,36 @@ class Scenario:
                 rows += self._change(clone_name(number), part)
             step.note = f"{rows:,} rows by export, SQL and import --changed-only"
         self._report.figures["changes_to_data_file_bytes"] = self._blocks_written() - before
+
+    def change_in_place(self) -> None:
+        """Attaches another clone as a file, which SQLite changes where it is; nothing is exported."""
+        name, part = clone_name(CHANGED + 1), self._slices[0]
+        path = self._directory / "attached.db"
+        report, before = self._report, self._blocks_written()
+        with report.step(f"attach {name} as a file") as step:
+            if lacking := devices.lacking_for_files():
+                step.note = f"skipped: {lacking}"
+                return
+            # A device does not grow with its database.
+            self._client.resize(name, self._client.get(name).size_bytes + GROWTH_BYTES)
+            self._cow("attach", name, "--file", str(path), "--background")
+            step.note = f"{human(path.stat().st_size)} through nbdfuse, read and written in place"
+        with report.step(f"change {name} in place") as step:
+            rows = debian_index.review(path, part, name)
+            self._cow("attachments")
+            self._cow("detach", str(path))
+            step.note = f"{rows:,} rows by SQL on the attached file, no export, no import"
+        report.figures["in_place_rows"] = rows
+        report.figures["in_place_to_data_file_bytes"] = self._blocks_written() - before
+        report.check("nothing is attached any more", not list(self._client.attachments()), "none")
+        exported = self._exported(name)
+        found = debian_index.integrity(exported)
+        report.check("what was changed in place is sound when exported", found == "ok", found)
+        reviewed = debian_index.reviews(exported)
+        report.check(
+            "it has the rows changed in place", reviewed == {(name, part): rows}, f"{rows:,} rows"
+        )
+        exported.unlink()
 
     def _blocks_written(self) -> int:
         return int(self._server.scrape()["cowshed_blocks_written_bytes_total"])

@@ -27,12 +27,14 @@ class ServerError(RuntimeError):
 class Server:
     """Starts on entry and stops on exit; `address` and `metrics` say where it listens."""
 
-    def __init__(self, binary: Path, pool: Path, listen: str, metrics_listen: str) -> None:
+    def __init__(
+        self, binary: Path, pool: Path, listen: str, metrics_listen: str, nbd_listen: str
+    ) -> None:
         self.address = ""
         self.metrics = ""
         self._command = [
             str(binary), "serve", "--pool", str(pool),
-            "--listen", listen, "--metrics-listen", metrics_listen,
+            "--listen", listen, "--metrics-listen", metrics_listen, "--nbd-listen", nbd_listen,
         ]  # fmt: skip
         self._log: deque[str] = deque(maxlen=50)
         self._lines: queue.Queue[str | None] = queue.Queue()

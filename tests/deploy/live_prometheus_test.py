@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import grpc
 import pytest
 from google.protobuf.duration_pb2 import Duration
-from live_server import Counts, CountingClient, Prometheus, Server, free_port, wait_for
+from live_server import Counts, CountingClient, Device, Prometheus, Server, free_port, wait_for
 from monitoring import (
     DASHBOARDS, alerts, fill_in, load_dashboard, panels_of, recording_rules, selectors_of,
 )
@@ -43,6 +43,8 @@ class Worker:
         self.base = f"load/w{number}"
         self.operations: list[str] = []
         self.failure: BaseException | None = None
+        self.server = server
+        self.device: Device | None = None
 
     def run(self, until: float) -> None:
         try:
@@ -55,6 +57,8 @@ class Worker:
         except BaseException as error:  # handed to the test's thread
             self.failure = error
         finally:
+            if self.device:
+                self.device.close()
             self.client.close()
 
     def prepare(self) -> None:
@@ -91,6 +95,7 @@ class Worker:
             self.operations.append(reply.operation.name)
             self.client.call("ReleaseHold", snapshot.ReleaseHoldRequest(snapshot=name, tag="t"))
             self.destroy_snapshots(name)
+        self.use_as_device(f"{self.base}/golden" + ("?read-only" if turn % 2 else "?shared"))
         if turn % 3 == 0:
             self.read_stream(f"{self.base}/golden@base")
             self.write_stream(clone, 2)
@@ -98,6 +103,23 @@ class Worker:
             window = SECOND if turn % 3 == 1 else None
             self.destroy(f"{self.base}/clone{turn - 2}", "clone", window)
         self.last = turn
+
+    def use_as_device(self, export: str) -> None:
+        """Attaches an export until the next turn, and one of its own that a destroy cuts."""
+        if self.device:
+            self.device.close()
+        self.device = Device(self.server, export)
+        name = f"{self.base}/attached"
+        create(self.client, name, MIB)
+        device = Device(self.server, name)
+        request = dataset.DestroyDatasetsRequest(names=[name])
+        self.client.call("DestroyDatasets", request, grpc.StatusCode.FAILED_PRECONDITION)
+        request.force = True
+        self.client.call("DestroyDatasets", request)
+        self.counts.add("destroyed", "dataset")
+        assert device.closed()
+        self.counts.add("cut")
+        device.close()
 
     def finish(self) -> None:
         """Leaves the golden dataset, its snapshot and the last clone."""
@@ -339,6 +361,13 @@ def test_destroys_are_those_of_the_clients(run):
     for kind in ("dataset", "clone", "snapshot", "rollback"):
         counted = increase(run, f'cowshed_destroy_requests_total{{kind="{kind}"}}')
         assert counted == run.counts.one("destroyed", kind) > 0, kind
+
+
+def test_attachments_are_those_of_the_clients(run):
+    wait_for("nothing is attached", lambda: not any(
+        value for name, value in run.server.scrape().items()
+        if name.startswith("cowshed_attachments{")))
+    assert increase(run, "cowshed_attachments_cut_total") == run.counts.one("cut")
 
 
 def test_handled_calls_are_those_of_the_clients(run):

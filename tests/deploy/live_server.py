@@ -10,6 +10,7 @@ import os
 import re
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -92,12 +93,14 @@ class Server(Process):
             "server",
             [server_binary(), "serve", "--pool", str(self.pool), "--listen", "127.0.0.1:0",
              "--metrics-listen", f"127.0.0.1:{metrics_port}", "--capacity", capacity,
+             "--nbd-listen", "127.0.0.1:0",
              "--audit-log", str(directory / "audit.log")],
             directory,
             {"COWSHED_FAILPOINTS": failpoints},
         )
         self.address = self._printed("listening on")
         self.metrics = self._printed("metrics on")
+        self.nbd = self._printed("nbd on")
 
     def _printed(self, what: str) -> str:
         """The address that the start prints behind `what`."""
@@ -188,6 +191,40 @@ class Prometheus(Process):
     def firing(self, alert: str, instance: str) -> list[dict]:
         labels = f'alertname="{alert}", alertstate="firing", instance="{instance}"'
         return self.now(f"ALERTS{{{labels}}}")
+
+
+class Device:
+    """An export attached, as far as the handshake goes: this client asks for no bytes."""
+
+    def __init__(self, server: Server, export: str) -> None:
+        host, port = server.nbd.rsplit(":", 1)
+        self._socket = socket.create_connection((host, int(port)), timeout=30)
+        assert self._take(16) == b"NBDMAGICIHAVEOPT"
+        self._take(2)
+        name = export.encode()
+        go = struct.pack(">I", len(name)) + name + struct.pack(">H", 0)
+        flags = struct.pack(">I", 1)  # fixed newstyle
+        self._socket.sendall(flags + b"IHAVEOPT" + struct.pack(">II", 7, len(go)) + go)
+        kind = 3  # NBD_REP_INFO, which comes before the end
+        while kind == 3:
+            kind, length = struct.unpack(">II", self._take(20)[12:])
+            said = self._take(length)
+        assert kind == 1, said.decode()  # NBD_REP_ACK
+
+    def closed(self) -> bool:
+        """Waits until the server has closed it."""
+        return self._socket.recv(1) == b""
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _take(self, count: int) -> bytes:
+        taken = b""
+        while len(taken) < count:
+            piece = self._socket.recv(count - len(taken))
+            assert piece, "the server has closed the connection"
+            taken += piece
+        return taken
 
 
 class Counts:

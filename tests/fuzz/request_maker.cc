@@ -89,6 +89,7 @@ std::string OriginOf(const std::string& field) {
   if (field == "expect_boot_id") return "boot_id";
   if (field == "replace_etag" || field == "etags") return "etag";
   if (field == "operation") return "name";
+  if (field == "attachment") return "id";
   return field == "names" ? "name" : field;
 }
 

@@ -12,6 +12,7 @@ import re
 import struct
 import sys
 
+from cowshed.v1 import attachment_pb2 as attachment
 from cowshed.v1 import data_pb2 as data
 from cowshed.v1 import dataset_pb2 as dataset
 from cowshed.v1 import operation_pb2 as operation
@@ -22,7 +23,7 @@ from google.protobuf import duration_pb2, text_format
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ON_THE_WIRE = 0x80
 READ_ALL = b"\xff"
-MODULES = (data, dataset, operation, pool, snapshot)
+MODULES = (attachment, data, dataset, operation, pool, snapshot)
 
 # One line a call: method and request in text format; a Write has one message a line, after `+`.
 SCRIPTS = {
@@ -91,6 +92,19 @@ ListOperations unfinished: true
 
 ListOperations kind: OPERATION_KIND_DESTROY_DATASETS state: OPERATION_STATE_SUCCEEDED
 WaitOperations names: 'none'
+""",
+    "attachment_service": """
+ListAttachments page_size: 1
+GetExport name: 'a'
+GetExport name: 'a@latest' read_only: true
+GetExport name: 'b' shared: true
+Detach name: 'a'
+ListAttachments name: 'a/x'
+
+ListAttachments prefix: 'a'
+Detach attachment: '1'
+Detach name: 'a/x@s'
+GetExport name: 'none'
 """,
     "pool_service": """
 GetServerInfo

@@ -74,14 +74,16 @@ bool Await(grpc::CompletionQueue& queue) {
 ServiceFuzzer::ServiceFuzzer(const std::string& service) {
   spdlog::set_level(spdlog::level::off);
   google::protobuf::SetLogHandler(nullptr);  // it complains of every string that is none
-  for (const char* name : {"cowshed.v1.DatasetService", "cowshed.v1.DataService",
-                           "cowshed.v1.OperationService", "cowshed.v1.PoolService"}) {
+  for (const char* name :
+       {"cowshed.v1.DatasetService", "cowshed.v1.DataService", "cowshed.v1.OperationService",
+        "cowshed.v1.PoolService", "cowshed.v1.AttachmentService"}) {
     const auto* descriptor = DescriptorPool::generated_pool()->FindServiceByName(name);
     for (int i = 0; i < descriptor->method_count(); ++i) {
       all_.push_back(descriptor->method(i));
       if (service == name) own_.push_back(descriptor->method(i));
     }
   }
+  attaches_ = service == "cowshed.v1.AttachmentService";  // else much would only be refused
   OpenPool();
 }
 
@@ -113,11 +115,13 @@ void ServiceFuzzer::OpenPool() {
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   stub_ = std::make_unique<grpc::GenericStub>(grpc::CreateCustomChannel(
       server_options.listen[0], grpc::InsecureChannelCredentials(), arguments));
+  devices_ = std::make_unique<FuzzDevices>(*pool_);
   maker_.Forget();
   Furnish();
 }
 
 void ServiceFuzzer::ClosePool() {
+  devices_->Clear();
   stub_.reset();
   server_.reset();
   pool_.reset();
@@ -161,7 +165,12 @@ void ServiceFuzzer::CheckPool() {
 
 void ServiceFuzzer::Run(const uint8_t* data, size_t size) {
   ByteSource source(data, size);
+  if (attaches_) {
+    for (const char* name : {"a", "a/x@s"}) devices_->Attach(name);
+    Prepare("AttachmentService.ListAttachments", "");
+  }
   for (int i = 0; i < kStepsMax && !source.empty(); ++i) Step(source);
+  devices_->Clear();
   if (++inputs_ % kInputsPerCheck == 0) CheckPool();
   if (inputs_ % kInputsPerPool != 0) return;
   ClosePool();

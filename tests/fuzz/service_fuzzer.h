@@ -25,6 +25,7 @@
 #include "google/protobuf/descriptor.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "service/server.h"
+#include "tests/fuzz/fuzz_devices.h"
 #include "tests/fuzz/request_maker.h"
 
 namespace cowshed::fuzz {
@@ -66,6 +67,8 @@ class ServiceFuzzer {
   std::unique_ptr<metrics::ServiceStats> stats_;
   std::unique_ptr<service::Server> server_;
   std::unique_ptr<grpc::GenericStub> stub_;
+  bool attaches_ = false;
+  std::unique_ptr<FuzzDevices> devices_;
 };
 
 // The body of a fuzz target: makes the fuzzer at the first input and takes it down at exit.

@@ -71,6 +71,8 @@ TEST_F(CollectorTest, ShowsWhatTheEngineCounted) {
   pool_.condense_entries_out = 10;
   pool_.condense_written_bytes = 21;
   pool_.node_cache_misses = 11;
+  pool_.attachments[engine::AttachMode::kShared] = 22;
+  pool_.attachments_cut = 23;
   service_.connections = 12;
   service_.executor_rejected = 13;
   service_.nbd.connections = 14;
@@ -98,6 +100,9 @@ TEST_F(CollectorTest, ShowsWhatTheEngineCounted) {
   EXPECT_EQ(ValueOf(families, "cowshed_livelist_condense_entries_total", {{"direction", "out"}}),
             10);
   EXPECT_EQ(ValueOf(families, "cowshed_node_cache_requests_total", {{"result", "miss"}}), 11);
+  EXPECT_EQ(ValueOf(families, "cowshed_attachments", {{"mode", "shared"}}), 22);
+  EXPECT_EQ(ValueOf(families, "cowshed_attachments", {{"mode", "read_write"}}), 0);
+  EXPECT_EQ(ValueOf(families, "cowshed_attachments_cut_total"), 23);
   EXPECT_EQ(ValueOf(families, "cowshed_connections"), 12);
   EXPECT_EQ(ValueOf(families, "cowshed_executor_rejected_total"), 13);
   EXPECT_EQ(ValueOf(families, "cowshed_nbd_connections"), 14);

@@ -45,6 +45,9 @@ const std::map<std::string, Role>& Needs() {
       {"RenameDataset", OPERATOR},
       {"RenameSnapshot", OPERATOR},
       {"ListBlockers", READER},
+      {"ListAttachments", READER},
+      {"Detach", OPERATOR},
+      {"GetExport", READER},
       {"ReadRange", READER},
       {"WriteRange", OPERATOR},
       {"Read", READER},
@@ -82,8 +85,9 @@ const std::set<std::string>& Exempt() {
 std::vector<const MethodDescriptor*> AllMethods() {
   std::vector<const MethodDescriptor*> methods;
   const auto* pool = google::protobuf::DescriptorPool::generated_pool();
-  for (const char* service : {"cowshed.v1.DatasetService", "cowshed.v1.DataService",
-                              "cowshed.v1.OperationService", "cowshed.v1.PoolService"}) {
+  for (const char* service :
+       {"cowshed.v1.DatasetService", "cowshed.v1.DataService", "cowshed.v1.AttachmentService",
+        "cowshed.v1.OperationService", "cowshed.v1.PoolService"}) {
     const auto* descriptor = pool->FindServiceByName(service);
     for (int i = 0; i < descriptor->method_count(); ++i) methods.push_back(descriptor->method(i));
   }

@@ -36,7 +36,7 @@ class PoolServiceTest : public ServerTest {
 TEST_F(PoolServiceTest, ServerInfoNamesBootPoolAndLimits) {
   const auto info = Call(pools(), &Pools::GetServerInfo, "");
   EXPECT_EQ(info.version(), COWSHED_VERSION);
-  EXPECT_EQ(info.api_revision(), 3u);
+  EXPECT_EQ(info.api_revision(), 4u);
   EXPECT_EQ(info.pool_uid(), pool_->uid());
   EXPECT_EQ(info.boot_id(), server_->boot_id());
   EXPECT_EQ(info.boot_id().size(), 32u);
@@ -142,8 +142,9 @@ TEST_F(PoolServiceTest, CheckFindsNothingInASoundPool) {
 }
 
 TEST_F(PoolServiceTest, SuspendedPoolSaysSoAndGoesOnReading) {
-  for (const char* service : {"", "cowshed.v1.DatasetService", "cowshed.v1.DataService",
-                              "cowshed.v1.OperationService", "cowshed.v1.PoolService"}) {
+  for (const char* service :
+       {"", "cowshed.v1.DatasetService", "cowshed.v1.DataService", "cowshed.v1.AttachmentService",
+        "cowshed.v1.OperationService", "cowshed.v1.PoolService"}) {
     EXPECT_EQ(HealthOf(service), grpc::health::v1::HealthCheckResponse::SERVING);
   }
   Create("a");

@@ -61,6 +61,7 @@ void ServerTest::Restart() {
   const auto channel = Connect(unix_address());
   datasets_ = v1::DatasetService::NewStub(channel);
   data_ = v1::DataService::NewStub(channel);
+  attachments_ = v1::AttachmentService::NewStub(channel);
   operations_ = v1::OperationService::NewStub(channel);
   pools_ = v1::PoolService::NewStub(channel);
 }
@@ -68,6 +69,7 @@ void ServerTest::Restart() {
 void ServerTest::Stop() {
   datasets_.reset();
   data_.reset();
+  attachments_.reset();
   operations_.reset();
   pools_.reset();
   server_.reset();

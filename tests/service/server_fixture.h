@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "cowshed/v1/attachment.grpc.pb.h"
 #include "cowshed/v1/data.grpc.pb.h"
 #include "cowshed/v1/dataset.grpc.pb.h"
 #include "cowshed/v1/operation.grpc.pb.h"
@@ -30,6 +31,7 @@ namespace cowshed::service {
 
 using Datasets = v1::DatasetService::Stub;
 using Data = v1::DataService::Stub;
+using Attachments = v1::AttachmentService::Stub;
 using Operations = v1::OperationService::Stub;
 using Pools = v1::PoolService::Stub;
 
@@ -81,6 +83,7 @@ class ServerTest : public testing::Test {
 
   Datasets& datasets() { return *datasets_; }
   Data& data() { return *data_; }
+  Attachments& attachments() { return *attachments_; }
   Operations& operations() { return *operations_; }
   Pools& pools() { return *pools_; }
 
@@ -130,6 +133,7 @@ class ServerTest : public testing::Test {
  private:
   std::unique_ptr<Datasets> datasets_;
   std::unique_ptr<Data> data_;
+  std::unique_ptr<Attachments> attachments_;
   std::unique_ptr<Operations> operations_;
   std::unique_ptr<Pools> pools_;
 };

@@ -15,9 +15,11 @@
 generated messages for those who want the wire itself.
 """
 
+from cowshed.attachment import Attachment, Export
 from cowshed.calls import KEEP
 from cowshed.channel import DEFAULT_ADDRESS, Tls
 from cowshed.client import Client, connect
+from cowshed.client_attach import Attach
 from cowshed.errors import (
     AbortedError,
     AlreadyExistsError,
@@ -71,6 +73,8 @@ __all__ = [
     "KEEP",
     "AbortedError",
     "AlreadyExistsError",
+    "Attach",
+    "Attachment",
     "BlockedError",
     "Blocker",
     "BlockerKind",
@@ -88,6 +92,7 @@ __all__ = [
     "DatasetState",
     "DeadlineExceededError",
     "EtagMismatchError",
+    "Export",
     "Extent",
     "Hold",
     "InternalError",

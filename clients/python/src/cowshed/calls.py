@@ -154,6 +154,7 @@ def update(
     set_labels: Labels | None = None,
     remove_labels: Iterable[str] = (),
     etag: str = "",
+    force: bool = False,
 ) -> Call[dataset_pb2.UpdateDatasetResponse]:
     """DatasetService.UpdateDataset: what is not given stays as it is, None takes away."""
     dataset = dataset_pb2.Dataset(name=name_of(name))
@@ -167,8 +168,7 @@ def update(
             dataset.quota_bytes = quota
     if expire_time is not KEEP:
         mask.append("expire_time")
-        stamp = to_timestamp(expire_time)
-        if stamp is not None:
+        if (stamp := to_timestamp(expire_time)) is not None:
             dataset.expire_time.CopyFrom(stamp)
     request = dataset_pb2.UpdateDatasetRequest(
         dataset=dataset,
@@ -176,6 +176,7 @@ def update(
         set_labels=set_labels,
         remove_labels=remove_labels,
         etag=etag,
+        force=force,
         ttl=to_duration(ttl),
         request_id=_id(),
     )
@@ -188,6 +189,7 @@ def clone(
     *,
     replace: bool = False,
     replace_etag: str = "",
+    force: bool = False,
     labels: Labels | None = None,
     quota: int | None = None,
     expire_time: datetime | None = None,
@@ -199,6 +201,7 @@ def clone(
         name=name_of(name),
         replace=replace,
         replace_etag=replace_etag,
+        force=force,
         labels=labels,
         quota_bytes=quota,
         request_id=_id(),
@@ -218,6 +221,7 @@ def destroy(
     plan_etag: str = "",
     etags: Mapping[str, str] | None = None,
     keep: Span = 0.0,
+    force: bool = False,
 ) -> Call[dataset_pb2.DestroyDatasetsResponse]:
     """DatasetService.DestroyDatasets."""
     request = dataset_pb2.DestroyDatasetsRequest(
@@ -230,6 +234,7 @@ def destroy(
         plan_etag=plan_etag,
         etags=etags,
         reclaim_after=to_duration(keep),
+        force=force,
         request_id="" if validate_only else _id(),
     )
     return _dataset("DestroyDatasets", request, dataset_pb2.DestroyDatasetsResponse)
@@ -249,6 +254,7 @@ def rollback(
     expected_target: Name = "",
     destroy_newer: bool = False,
     etag: str = "",
+    force: bool = False,
 ) -> Call[dataset_pb2.RollbackDatasetResponse]:
     """DatasetService.RollbackDataset."""
     request = dataset_pb2.RollbackDatasetRequest(
@@ -256,6 +262,7 @@ def rollback(
         expected_target=name_of(expected_target),
         destroy_newer=destroy_newer,
         etag=etag,
+        force=force,
         request_id=_id(),
     )
     if origin:
@@ -343,6 +350,7 @@ def destroy_snapshots(
     allow_missing: bool = False,
     validate_only: bool = False,
     plan_etag: str = "",
+    force: bool = False,
 ) -> Call[dataset_pb2.DestroySnapshotsResponse]:
     """DatasetService.DestroySnapshots: of `names`, or a range of `dataset`."""
     request = dataset_pb2.DestroySnapshotsRequest(
@@ -351,6 +359,7 @@ def destroy_snapshots(
         allow_missing=allow_missing,
         validate_only=validate_only,
         plan_etag=plan_etag,
+        force=force,
         request_id="" if validate_only else _id(),
     )
     if name_of(dataset):

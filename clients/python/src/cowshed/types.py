@@ -256,6 +256,7 @@ class BlockerKind(enum.Enum):
     HOLD = 3
     NEWER_SNAPSHOT = 4
     NAME_COLLISION = 5
+    ATTACHMENT = 6
 
 
 @dataclass(frozen=True)
@@ -266,11 +267,22 @@ class Blocker:
     name: str
     blocked_name: str
     tag: str
+    attachment: str = ""
+    client: str = ""
+    since_time: datetime | None = None
 
     @classmethod
     def from_proto(cls, m: error_pb2.Blocker) -> Blocker:
         """The value of a message."""
-        return cls(BlockerKind(int(m.kind)), m.name, m.blocked_name, m.tag)
+        return cls(
+            kind=BlockerKind(int(m.kind)),
+            name=m.name,
+            blocked_name=m.blocked_name,
+            tag=m.tag,
+            attachment=m.attachment,
+            client=m.client,
+            since_time=to_datetime(m, "since_time"),
+        )
 
 
 @dataclass(frozen=True)

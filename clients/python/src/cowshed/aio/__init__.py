@@ -16,8 +16,16 @@ Exceptions and values are those of `cowshed`; iterate the `.blockers` of an erro
 """
 
 from cowshed.aio.client import AsyncClient, connect
+from cowshed.aio.client_attach import AsyncAttach
 from cowshed.aio.file import AsyncDatasetFile
 from cowshed.aio.operation import AsyncOperation
 from cowshed.aio.streams import AsyncWriteStream
 
-__all__ = ["AsyncClient", "AsyncDatasetFile", "AsyncOperation", "AsyncWriteStream", "connect"]
+__all__ = [
+    "AsyncAttach",
+    "AsyncClient",
+    "AsyncDatasetFile",
+    "AsyncOperation",
+    "AsyncWriteStream",
+    "connect",
+]

@@ -13,10 +13,10 @@ import click
 
 from cowshed import errors
 from cowshed.channel import Tls
-from cowshed.cli import datasets, destroy, inspect, snapshots, transfer
+from cowshed.cli import attach, datasets, destroy, inspect, snapshots, transfer
 from cowshed.cli import upkeep as upkeep  # adds commands to `cow pool`
 from cowshed.cli.base import App, Verb, VerbGroup, Verbs, output_options
-from cowshed.cli.output import Json, dump
+from cowshed.cli.output import Json, dump, plain
 from cowshed.types import Blocker
 
 REFUSED, USAGE, UNREACHABLE = 1, 2, 3
@@ -64,7 +64,7 @@ def cli(
 
 
 cli.params.extend(output_options())
-for _module in (datasets, destroy, snapshots, transfer, inspect):
+for _module in (datasets, destroy, snapshots, attach, transfer, inspect):
     for _verb in vars(_module).values():
         if isinstance(_verb, (Verb, VerbGroup)) and _verb.name != "reclaim":
             cli.add_command(_verb)
@@ -173,6 +173,9 @@ def _error_json(
                 "name": blocker.name,
                 "blocked_name": blocker.blocked_name,
                 "tag": blocker.tag,
+                "attachment": blocker.attachment,
+                "client": blocker.client,
+                "since_time": plain(blocker.since_time) if blocker.since_time else None,
             }
             for blocker in blockers
         ],
@@ -181,6 +184,8 @@ def _error_json(
 
 
 def _blocker_text(blocker: Blocker) -> str:
+    if blocker.client:
+        return f"attachment {blocker.attachment} of {blocker.name} by {blocker.client}"
     kind = blocker.kind.name.lower().replace("_", " ")
     what = f"{kind} {blocker.tag} on {blocker.name}" if blocker.tag else f"{kind} {blocker.name}"
     return f"{what} (of {blocker.blocked_name})" if blocker.blocked_name else what

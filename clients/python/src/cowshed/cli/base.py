@@ -273,4 +273,5 @@ label_option = click.option(
     "-l", "--label", "labels", type=LABEL, multiple=True, help="A label; may be repeated."
 )
 ttl_option = click.option("--ttl", type=SPAN, help="Let the server destroy it after this time.")
+force_option = click.option("--force", is_flag=True, help="Cut the attachments in the way.")
 etag_option = click.option("--etag", default="", help="Only if the dataset has this etag.")

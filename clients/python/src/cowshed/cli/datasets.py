@@ -16,6 +16,7 @@ from cowshed.cli.base import (
     App,
     Verb,
     etag_option,
+    force_option,
     label_option,
     pass_app,
     ttl_option,
@@ -55,6 +56,7 @@ def create(
 @click.argument("source", type=NAME)
 @click.argument("name", type=NAME)
 @click.option("--replace", is_flag=True, help="Destroy a dataset NAME in the same step.")
+@force_option
 @click.option("--quota", type=SIZE, help="Most bytes the clone may refer to.")
 @ttl_option
 @label_option
@@ -64,12 +66,15 @@ def clone(
     source: str,
     name: str,
     replace: bool,
+    force: bool,
     quota: int | None,
     ttl: timedelta | None,
     labels: tuple[tuple[str, str], ...],
 ) -> None:
     """Clone SOURCE, a snapshot (golden@v1, golden@latest) or a dataset, as NAME."""
-    call = calls.clone(source, name, replace=replace, quota=quota, ttl=ttl, labels=dict(labels))
+    call = calls.clone(
+        source, name, replace=replace, force=force, quota=quota, ttl=ttl, labels=dict(labels)
+    )
     reply = app.call(call)
     dataset = reply.dataset
     sentence = f"cloned {dataset.origin or source} as {dataset.name}"
@@ -111,21 +116,27 @@ destroy_newer_option = click.option(
 @click.command(cls=Verb)
 @click.argument("name", type=NAME)
 @destroy_newer_option
+@force_option
 @etag_option
 @pass_app
-def reset(app: App, name: str, destroy_newer: bool, etag: str) -> None:
+def reset(app: App, name: str, destroy_newer: bool, force: bool, etag: str) -> None:
     """Take the clone NAME back to its origin, as if freshly cloned."""
-    call = calls.rollback(name, origin=True, destroy_newer=destroy_newer, etag=etag)
+    call = calls.rollback(
+        name, origin=True, destroy_newer=destroy_newer, etag=etag, force=force
+    )
     _rolled_back(app, app.call(call))
 
 
 @click.command(cls=Verb)
 @click.argument("name", type=NAME)
 @destroy_newer_option
+@force_option
 @click.option("--expect", default="", help="Only if this is the snapshot it goes back to.")
 @etag_option
 @pass_app
-def rollback(app: App, name: str, destroy_newer: bool, expect: str, etag: str) -> None:
+def rollback(
+    app: App, name: str, destroy_newer: bool, force: bool, expect: str, etag: str
+) -> None:
     """Take a dataset back to a snapshot.
 
     NAME is a dataset, which goes back to its newest snapshot, or a snapshot.
@@ -137,6 +148,7 @@ def rollback(app: App, name: str, destroy_newer: bool, expect: str, etag: str) -
         expected_target=expect,
         destroy_newer=destroy_newer,
         etag=etag,
+        force=force,
     )
     _rolled_back(app, app.call(call))
 
@@ -178,10 +190,17 @@ def rename(app: App, name: str, new_name: str, etag: str) -> None:
 @click.argument("size", type=SIZE, required=False)
 @click.option("--quota", type=SIZE, help="Most bytes the dataset may refer to.")
 @click.option("--no-quota", is_flag=True, help="Take the quota away.")
+@force_option
 @etag_option
 @pass_app
 def resize(
-    app: App, name: str, size: int | None, quota: int | None, no_quota: bool, etag: str
+    app: App,
+    name: str,
+    size: int | None,
+    quota: int | None,
+    no_quota: bool,
+    force: bool,
+    etag: str,
 ) -> None:
     """Give the dataset NAME another SIZE or quota. A smaller size cuts off what lies beyond."""
     if size is None and quota is None and not no_quota:
@@ -191,7 +210,7 @@ def resize(
     new_quota: int | None | calls.Keep = calls.KEEP
     if no_quota or quota is not None:
         new_quota = quota
-    reply = app.call(calls.update(name, size=size, quota=new_quota, etag=etag))
+    reply = app.call(calls.update(name, size=size, quota=new_quota, etag=etag, force=force))
     _updated(app, reply, f"{name} has {human_bytes(reply.dataset.size_bytes)}")
 
 

@@ -10,7 +10,7 @@ from datetime import timedelta
 import click
 
 from cowshed import calls
-from cowshed.cli.base import NAME, SPAN, App, Verb, pass_app
+from cowshed.cli.base import NAME, SPAN, App, Verb, force_option, pass_app
 from cowshed.cli.output import human_bytes
 from cowshed.operation import Operation
 from cowshed.types import OperationInfo
@@ -30,6 +30,7 @@ class Target:
     defer: bool
     allow_missing: bool
     keep: timedelta
+    force: bool
 
     @property
     def snapshots(self) -> bool:
@@ -69,6 +70,7 @@ class Target:
                     validate_only=validate_only,
                     plan_etag=plan_etag,
                     keep=self.keep,
+                    force=self.force,
                 )
             )
         names, dataset, first, last = self.names, "", "", ""
@@ -86,6 +88,7 @@ class Target:
                 allow_missing=self.allow_missing,
                 validate_only=validate_only,
                 plan_etag=plan_etag,
+                force=self.force,
             )
         )
 
@@ -100,6 +103,7 @@ class Target:
 @click.option(
     "--keep", type=SPAN, default="0s", help="For this long `cow undestroy` brings them back."
 )
+@force_option
 @click.option("-n", "--dry-run", is_flag=True, help="Only say what would be destroyed.")
 @click.option("--wait", is_flag=True, help="Wait until the space is given back.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
@@ -113,6 +117,7 @@ def destroy(
     defer: bool,
     allow_missing: bool,
     keep: timedelta,
+    force: bool,
     dry_run: bool,
     wait: bool,
     yes: bool,
@@ -120,9 +125,10 @@ def destroy(
     """Destroy datasets, snapshots (ci/a@s) or a range of snapshots (ci/a@first%last).
 
     Names are free at once, the space comes back in the background. All are destroyed or none.
+    What clients have attached is refused, unless --force cuts them.
     --prefix, --cascade and ranges ask first on a terminal, and need --yes elsewhere.
     """
-    target = Target(names, prefix, recursive, cascade, defer, allow_missing, keep)
+    target = Target(names, prefix, recursive, cascade, defer, allow_missing, keep, force)
     target.check()
     if dry_run:
         reply = target.send(app, validate_only=True)
@@ -202,7 +208,7 @@ def _show_plan(app: App, reply: Reply) -> None:
     took = f"in about {plan.predicted_seconds:.3g} s"
     click.echo(f"would destroy {_counts(plan)}, {human_bytes(plan.freed_bytes)} {took}")
     for blocker in plan.blockers.blockers:
-        click.echo(f"in the way: {blocker.name} {blocker.tag}".rstrip())
+        click.echo(f"in the way: {blocker.name} {blocker.tag or blocker.client}".rstrip())
     more = plan.blockers.total - len(plan.blockers.blockers)
     if more > 0:
         click.echo(f"and {more:,} more in the way")
