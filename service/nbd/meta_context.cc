@@ -54,7 +54,8 @@ class Finder {
     if (!name.empty() && name[0] == '@') name = DatasetOf(info_.name) + name;
     if (!exports_.MayRead(name)) return;
     const auto since = pool_.GetSnapshot(name);
-    if (since.ok() && IsOlder(pool_, *since, info_)) Add(ContextOf(*since));
+    // Named as it was asked for: clients look for their own words in the answer.
+    if (since.ok() && IsOlder(pool_, *since, info_)) Add(ContextOf(snapshot, *since));
   }
 
   // Of the snapshots of the export's own dataset.
@@ -66,15 +67,15 @@ class Finder {
     const auto page = pool_.ListSnapshots(args);
     if (!page.ok()) return;
     for (const auto& since : page->items) {
-      if (IsOlder(pool_, since, info_)) Add(ContextOf(since));
+      if (IsOlder(pool_, since, info_)) Add(ContextOf(since.name, since));
     }
   }
 
   std::vector<MetaContext> Take() { return std::move(found_); }
 
  private:
-  static MetaContext ContextOf(const engine::SnapshotInfo& since) {
-    return {0, std::string(kChangedSince) + since.name, since.name, since.uid};
+  static MetaContext ContextOf(std::string_view named, const engine::SnapshotInfo& since) {
+    return {0, engine::StrCat(kChangedSince, named), since.name, since.uid};
   }
   void Add(MetaContext context) {
     const bool known = std::any_of(found_.begin(), found_.end(), [&](const MetaContext& other) {

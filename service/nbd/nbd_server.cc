@@ -53,8 +53,9 @@ Client ClientOf(const Connection& connection, uint64_t number, const Access& acc
     client.peer = connection.peer;
     client.from = "unix";
     client.text = engine::StrCat("uid:", connection.peer.uid, " pid:", connection.pid);
-    client.holder = client.text;
-    client.one_process = true;
+    // Of a process outside our namespace of pids the kernel says 0, whichever it is.
+    client.one_process = connection.pid != 0;
+    client.holder = client.one_process ? client.text : engine::StrCat("connection:", number);
     return client;
   }
   client.peer = access.TcpPeer({});

@@ -18,12 +18,14 @@ Output::~Output() { memory_.Give(reserved_bytes_); }
 
 bool Output::Take(uint64_t size_bytes) {
   const engine::MutexLock lock(mutex_);
-  const bool fits = reserved_bytes_ == 0 || reserved_bytes_ + size_bytes <= bytes_max_;
-  if (in_flight_ >= requests_max_ || !fits ||
-      (size_bytes > 0 && !memory_.Take(size_bytes, waker_))) {
+  const uint64_t reserved_bytes = reserved_bytes_ + size_bytes;
+  const bool fits = reserved_bytes_ == 0 || reserved_bytes <= bytes_max_;
+  const bool assured = reserved_bytes <= kAssuredBytes;
+  if (in_flight_ >= requests_max_ || !fits || !(assured || memory_.Take(size_bytes, waker_))) {
     wanted_ = true;
     return false;
   }
+  if (assured) memory_.TakeAssured(size_bytes);
   ++in_flight_;
   reserved_bytes_ += size_bytes;
   return true;

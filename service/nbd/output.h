@@ -43,6 +43,9 @@ struct Reply {
 
 class Output {
  public:
+  // Of replies, whatever other connections hold: 16 in flight of the default block size.
+  static constexpr uint64_t kAssuredBytes = 16 * (16 << 10);
+
   Output(std::unique_ptr<Stream> stream, std::shared_ptr<Waker> waker, Memory& memory,
          uint32_t requests_max, uint64_t bytes_max)
       : stream_(std::move(stream)),
