@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The arguments of the lifecycle calls, one struct a verb. Defaults are the cautious choice:
+// The arguments of the calls, one struct a verb. Defaults are the cautious choice:
 // refuse, and say what blocks.
 #pragma once
 
@@ -129,6 +129,19 @@ struct RollbackDatasetArgs {
   bool destroy_newer = false;
   std::string etag;
   bool force = false;  // cut attachments
+};
+
+// What to list, and from where on; what is empty or 0 restricts nothing.
+struct ListArgs {
+  uint32_t page_size = 100;
+  std::string position;  // `next` of the page before; empty: from the start
+  std::string prefix;    // datasets, snapshots, holds: a subtree
+  std::string origin;    // datasets: clones of this snapshot ("d@s") or of any snapshot of "d"
+  std::string parent;    // snapshots: of this dataset; holds: of this snapshot
+  Labels labels;         // all must match
+  uint8_t state = 0;     // DatasetState or OperationState; 0: any
+  uint8_t kind = 0;      // OperationKind; 0: any
+  bool unfinished = false;
 };
 
 }  // namespace cowshed::engine

@@ -18,8 +18,6 @@ namespace {
 
 // Well below the least dirty limit, so that a part always fits.
 constexpr size_t kWritePartBytes = 1 << 20;
-// Of a hole that is replayed, in one piece.
-constexpr uint64_t kReplayedHoleBytes = 1 << 20;
 // 1 PiB in 4 KiB blocks: 2^38 blocks, fan-out 2^7.
 constexpr uint64_t kMaxTreeHeight = 6;
 
@@ -33,13 +31,13 @@ bool IsZero(const std::byte* bytes, size_t count) {
 class HeadVolume final : public Volume, public std::enable_shared_from_this<HeadVolume> {
  public:
   HeadVolume(PoolParts& parts, TxgManager& txgs, std::shared_ptr<Head> head, std::string name,
-             Holding holding, bool replays)
+             Holding holding)
       : parts_(parts),
         txgs_(txgs),
         reader_(parts),
         head_(std::move(head)),
         name_(std::move(name)),
-        replays_(replays) {
+        replays_(holding == Holding::kReplays) {
     const MutexLock lock(head_->mutex);
     block_bytes_ = head_->tree.block_bytes;
     if (holding == Holding::kPinned) generation_ = head_->generation;
@@ -588,24 +586,7 @@ void HeadVolume::MakeDurable(absl::AnyInvocable<void(absl::Status)> done) {
 std::shared_ptr<Volume> MakeHeadVolume(PoolParts& parts, TxgManager& txgs,
                                        std::shared_ptr<Head> head, std::string name,
                                        Holding holding) {
-  return std::make_shared<HeadVolume>(parts, txgs, std::move(head), std::move(name), holding,
-                                      /*replays=*/false);
-}
-
-absl::Status ReplayInto(PoolParts& parts, TxgManager& txgs, std::shared_ptr<Head> head,
-                        uint64_t offset, std::span<const std::byte> data, uint64_t length) {
-  const auto volume = std::make_shared<HeadVolume>(parts, txgs, std::move(head), "a dataset",
-                                                   Holding::kFollows, /*replays=*/true);
-  if (!data.empty()) return volume->Write(offset, data);
-  while (length > 0) {
-    const uint64_t part = std::min<uint64_t>(length, kReplayedHoleBytes);
-    absl::Status status;
-    volume->Discard(offset, part, [&status](absl::Status result) { status = std::move(result); });
-    RETURN_IF_ERROR(status);
-    offset += part;
-    length -= part;
-  }
-  return absl::OkStatus();
+  return std::make_shared<HeadVolume>(parts, txgs, std::move(head), std::move(name), holding);
 }
 
 }  // namespace cowshed::engine

@@ -30,6 +30,24 @@ absl::StatusOr<Txg> Wait(const Submit& submit) {
   return promise.get_future().get();
 }
 
+// Of a hole that is replayed, in one piece.
+constexpr uint64_t kReplayedHoleBytes = 1 << 20;
+
+// Writes `length` bytes into a head, zeros if `data` is empty.
+absl::Status WriteInto(Volume& volume, uint64_t offset, std::span<const std::byte> data,
+                       uint64_t length) {
+  if (!data.empty()) return volume.Write(offset, data);
+  while (length > 0) {
+    const uint64_t part = std::min<uint64_t>(length, kReplayedHoleBytes);
+    absl::Status status;
+    volume.Discard(offset, part, [&status](absl::Status result) { status = std::move(result); });
+    RETURN_IF_ERROR(status);
+    offset += part;
+    length -= part;
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status CheckIntentLog(const PoolRecord& pool, const File& blocks, CheckReport* report) {
@@ -148,9 +166,11 @@ absl::Status IntentLog::ReplayEntry(const IntentLogReader::Entry& entry) {
   std::shared_ptr<Head> head = parts_.heads.Open(id, uid, *record, txg);
   if (head == nullptr) return ReplayEntry(entry);  // a commit came in between: read again
   ++parts_.stats.log_replayed_entries;
-  return ReplayInto(parts_, txgs_, std::move(head), entry.offset_bytes,
-                    entry.is_zeros() ? std::span<const std::byte>() : entry.data.first(length),
-                    length);
+  const auto volume =
+      MakeHeadVolume(parts_, txgs_, std::move(head), "a dataset", Holding::kReplays);
+  return WriteInto(*volume, entry.offset_bytes,
+                   entry.is_zeros() ? std::span<const std::byte>() : entry.data.first(length),
+                   length);
 }
 
 // All of it is in the trees: the record says so, and no cut is of any use any more.

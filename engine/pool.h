@@ -67,18 +67,6 @@ struct Page {
   std::string next;
 };
 
-struct ListArgs {
-  uint32_t page_size = 100;
-  std::string position;  // `next` of the page before; empty: from the start
-  std::string prefix;    // datasets, snapshots, holds: a subtree
-  std::string origin;    // datasets: clones of this snapshot ("d@s") or of any snapshot of "d"
-  std::string parent;    // snapshots: of this dataset; holds: of this snapshot
-  Labels labels;         // all must match
-  uint8_t state = 0;     // DatasetState or OperationState; 0: any
-  uint8_t kind = 0;      // OperationKind; 0: any
-  bool unfinished = false;
-};
-
 // Access to the bytes of one dataset's head or of one snapshot, pinned by uid: renames do not
 // disturb it, destruction makes its calls ABORTED DATASET_DESTROYED. Thread-safe.
 class Volume {
@@ -93,7 +81,7 @@ class Volume {
   // Fills `out` from `offset`. OUT_OF_RANGE beyond size; DATA_LOSS naming the block. Consistent as
   // one view per call.
   virtual absl::Status Read(uint64_t offset, std::span<std::byte> out) = 0;
-  // As Read, but never waits for the disk: false if it would have to. Read it then.
+  // As Read, but false where it would have to wait for the disk.
   virtual absl::StatusOr<bool> ReadCached(uint64_t offset, std::span<std::byte> out) = 0;
   // Where the next data at or after `offset` begins; size_bytes() if all the rest is zeros. May
   // name a place that reads as zeros, never skips data.
@@ -171,11 +159,10 @@ class Pool {
   virtual absl::Status Diff(const std::string& from, const std::string& to, uint64_t start_offset,
                             const std::function<bool(const DiffExtent&)>& visit) = 0;
 
-  // Attachments, oldest first, under the present names of what is attached: of `parent` (a dataset,
-  // its snapshots included, or a snapshot), or in the subtree `prefix`.
-  virtual absl::StatusOr<Page<AttachmentInfo>> ListAttachments(const ListArgs& args) = 0;
-  // Who uses which volume as a device (attachments.h).
+  // Who uses which volume as a device (attachments.h); listed oldest first, under present names: of
+  // `parent` (a dataset with its snapshots, or a snapshot), or in the subtree `prefix`.
   virtual Attachments& attachments() = 0;
+  virtual absl::StatusOr<Page<AttachmentInfo>> ListAttachments(const ListArgs& args) = 0;
 
   // --- pool ---
   virtual void UpdateReclaim(UpdateReclaimArgs args, Idempotency key, OutcomeCallback done) = 0;

@@ -26,16 +26,13 @@ absl::Status ChangedError(std::string_view name);
 absl::Status BeyondSizeError(uint64_t offset, uint64_t length, uint64_t size);
 
 // What a volume does when its head is rolled back or made smaller: goes on with what came of it, or
-// refuses all further bytes with DATASET_CHANGED.
-enum class Holding : uint8_t { kFollows, kPinned };
+// refuses all further bytes with DATASET_CHANGED. kReplays: takes what the head accepted in an
+// earlier life: no quota counts, and where the pool is full it comes out of the reserve.
+enum class Holding : uint8_t { kFollows, kPinned, kReplays };
 
 std::shared_ptr<Volume> MakeHeadVolume(PoolParts& parts, TxgManager& txgs,
                                        std::shared_ptr<Head> head, std::string name,
                                        Holding holding);
-// Writes `length` bytes that a head accepted in an earlier life, zeros if `data` is empty: no quota
-// counts, and where the pool is full they come out of the reserve.
-absl::Status ReplayInto(PoolParts& parts, TxgManager& txgs, std::shared_ptr<Head> head,
-                        uint64_t offset, std::span<const std::byte> data, uint64_t length);
 std::shared_ptr<Volume> MakeSnapshotVolume(PoolParts& parts, std::shared_ptr<SnapshotView> view,
                                            std::string name);
 
