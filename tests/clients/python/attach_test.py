@@ -94,7 +94,8 @@ class Holder:
 
     def end(self) -> None:
         """Ends the process, and so the connection."""
-        self._process.communicate("\n", timeout=30)
+        if self._process.poll() is None:
+            self._process.communicate("\n", timeout=30)
 
 
 @pytest.fixture
@@ -175,12 +176,9 @@ def test_what_is_attached_goes_by_force_only(
         lambda: client.destroy(name, recursive=True),
         lambda: client.rollback(name),
         lambda: client.resize(name, MIB),
-        lambda: client.clone(f"{name}@s", name, replace=True),
     ):
         with pytest.raises(cowshed.BlockedError) as caught:
             refused()
-        if caught.value.reason == "DATASET_HAS_SNAPSHOTS":
-            continue  # replace: that comes first
         assert caught.value.reason == "ATTACHED"
         [blocker] = caught.value.blockers
         assert blocker.kind is cowshed.BlockerKind.ATTACHMENT and blocker.name == name

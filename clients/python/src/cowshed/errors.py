@@ -261,6 +261,7 @@ _BY_REASON: dict[str, type[CowshedError]] = {
     "DATASET_HAS_SNAPSHOTS": BlockedError,
     "SNAPSHOT_HAS_CLONES": BlockedError,
     "SNAPSHOT_HAS_HOLDS": BlockedError,
+    "ATTACHED": BlockedError,
     "NEWER_SNAPSHOTS_EXIST": BlockedError,
     "ETAG_MISMATCH": EtagMismatchError,
     "PLAN_CHANGED": PlanChangedError,
