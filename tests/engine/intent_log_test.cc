@@ -153,6 +153,24 @@ TEST_F(IntentLogTest, TakesTheSyncingLayerToo) {
   EXPECT_EQ(found, expected);
 }
 
+// What a txg does not contain stays in the log when it commits, be it logged before or after the
+// txg has looked at the log.
+TEST_F(IntentLogTest, KeepsWhatTheCommittedTxgDoesNotContain) {
+  for (const std::string point : {"sync.tasks_run", "sync.before_fsync"}) {
+    ASSERT_OK(pool_.Write("d", 0, Bytes('a')));
+    ASSERT_OK(Failpoints::Arm(point + "=pause"));
+    Await<absl::StatusOr<Txg>> synced;
+    pool_->Sync(synced.Callback());
+    AwaitHit(point);
+    ASSERT_OK(WriteDurable("d", kBlock, Bytes(point[5])));
+    Failpoints::DisarmAll();
+    ASSERT_OK(synced.Wait().status());
+    pool_.Crash();
+    EXPECT_EQ(Read(kBlock), Bytes(point[5])) << point;
+    EXPECT_EQ(pool_->stats().log_replayed_entries.load(), 1u);
+  }
+}
+
 TEST_F(IntentLogTest, SharesOneWriteAmongAllWhoWait) {
   constexpr size_t kWriters = 8;
   for (size_t i = 0; i < kWriters; ++i) {
