@@ -510,6 +510,40 @@ TEST_F(CrashedPoolTest, RepairSaysWhatItDrops) {
 
 // ---- By chance ----------------------------------------------------------------------------------
 
+// Many at once, each with a head of its own that is rolled back now and then, while the ring fills
+// up and txgs close between their writes.
+TEST_F(TinyRingTest, WritersDoNotDisturbEachOther) {
+  constexpr size_t kWriters = 6;
+  std::vector<std::string> expected(kWriters, Bytes('\0', kSize));
+  for (size_t i = 0; i < kWriters; ++i) {
+    ASSERT_OK(pool_.Create(StrCat("w", i), kSize).status());
+    ASSERT_OK(pool_.Snapshot(StrCat("w", i, "@s")).status());
+  }
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < kWriters; ++i) {
+    threads.emplace_back([&, i] {
+      std::mt19937_64 random(i);
+      const std::string name = StrCat("w", i);
+      std::string& bytes = expected[i];
+      for (int step = 0; step < 120; ++step) {
+        if (random() % 20 == 0) {
+          EXPECT_OK(pool_.Rollback(name).status());
+          bytes = Bytes('\0', kSize);
+        }
+        const uint64_t offset = random() % (kSize - 5000);
+        const std::string data(1 + random() % 5000, static_cast<char>('a' + random() % 26));
+        EXPECT_OK(WriteDurable(name, offset, data));
+        bytes.replace(offset, data.size(), data);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  pool_.Crash();
+  for (size_t i = 0; i < kWriters; ++i) {
+    EXPECT_TRUE(Read(0, kSize, StrCat("w", i)) == expected[i]) << i;
+  }
+}
+
 // Heads of bytes, as they are and as they are durable; crashes leave a state between the two.
 class RandomLogTest : public IntentLogTest, public ::testing::WithParamInterface<uint64_t> {
  protected:
