@@ -99,7 +99,11 @@ void IntentLog::MakeDurable(std::shared_ptr<Head> head, Done done) {
 
 void IntentLog::FallBack(Waiter waiter, LogFallback reason) {
   ++parts_.stats.log_fallbacks[reason];
-  if (reason == LogFallback::kNoRing) RequestRing();
+  if (reason == LogFallback::kNoRing && WantsRing()) return MakeRing(std::move(waiter));
+  Flush(std::move(waiter));
+}
+
+void IntentLog::Flush(Waiter waiter) {
   const Head* const head = waiter.head.get();
   txgs_.Flush(head, [waiter = std::move(waiter)](const absl::StatusOr<Txg>& txg) mutable {
     waiter.done(txg.status());
@@ -215,7 +219,7 @@ void IntentLog::WriteBatch() {
 void IntentLog::Fail(Gathered gathered, const absl::Status& why) {
   {
     const MutexLock lock(mutex_);
-    failure_ = why;
+    failure_.Update(why);  // the first says most
   }
   parts_.blocks.Fail();
   for (auto* waiters : {&gathered.logged, &gathered.large, &gathered.full, &gathered.later}) {
@@ -234,24 +238,30 @@ absl::Status IntentLog::health() {
 
 // ---- The ring -----------------------------------------------------------------------------------
 
-void IntentLog::RequestRing() {
-  {
-    const MutexLock lock(mutex_);
-    if (ring_.sectors != 0 || making_ring_ || stopping_ || Clock::now() < next_try_) return;
-    making_ring_ = true;
-  }
+// Whether this caller is the one to have it made.
+bool IntentLog::WantsRing() {
+  const MutexLock lock(mutex_);
+  if (ring_.sectors != 0 || making_ring_ || stopping_ || Clock::now() < next_try_) return false;
+  making_ring_ = true;
+  return true;
+}
+
+// What `waiter` waits for is in the same txg: once it has its answer, the ring stands.
+void IntentLog::MakeRing(Waiter waiter) {
   Task task;
-  task.background = true;
-  task.run = [this](TxgContext& context) { return MakeRing(context); };
-  task.done = [this](const absl::StatusOr<Txg>& txg) {
-    const MutexLock lock(mutex_);
-    making_ring_ = false;
-    if (!txg.ok() || ring_.sectors == 0) next_try_ = Clock::now() + kRingRetry;
+  task.run = [this](TxgContext& context) { return AllocateRing(context); };
+  task.done = [this, waiter = std::move(waiter)](const absl::StatusOr<Txg>& txg) mutable {
+    {
+      const MutexLock lock(mutex_);
+      making_ring_ = false;
+      if (!txg.ok() || ring_.sectors == 0) next_try_ = Clock::now() + kRingRetry;
+    }
+    Flush(std::move(waiter));
   };
   txgs_.Submit(std::move(task));
 }
 
-absl::StatusOr<Verdict> IntentLog::MakeRing(TxgContext& context) {
+absl::StatusOr<Verdict> IntentLog::AllocateRing(TxgContext& context) {
   uint64_t sectors = std::min(parts_.options.intent_log_max_bytes / kSectorBytes,
                               parts_.allocator.capacity_sectors() / kCapacityPart);
   sectors = std::min(sectors, txgs_.available_sectors() / 2);

@@ -102,8 +102,10 @@ class IntentLog {
   uint64_t FreeRun() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   uint64_t UsedSectors() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void FallBack(Waiter waiter, LogFallback reason);
-  void RequestRing();
-  absl::StatusOr<Verdict> MakeRing(TxgContext& context);
+  void Flush(Waiter waiter);
+  bool WantsRing();
+  void MakeRing(Waiter waiter);
+  absl::StatusOr<Verdict> AllocateRing(TxgContext& context);
   absl::Status BookCuts(TxgContext& context, bool alive, std::vector<Cut>* added, size_t* over)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Committed(const IntentLogRecord& record, std::vector<Cut> added, size_t over);

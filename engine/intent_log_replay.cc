@@ -48,6 +48,12 @@ absl::Status WriteInto(Volume& volume, uint64_t offset, std::span<const std::byt
   return absl::OkStatus();
 }
 
+absl::Status WithRemedy(const absl::Status& damage) {
+  return absl::DataLossError(StrCat(StdView(damage.message()),
+                                    "; `cowshed check --repair` drops the log, and with it what "
+                                    "only the log holds"));
+}
+
 }  // namespace
 
 absl::Status CheckIntentLog(const PoolRecord& pool, const File& blocks, CheckReport* report) {
@@ -72,10 +78,13 @@ absl::Status IntentLog::Load(const PoolRecord& record) {
     const MutexLock lock(mutex_);
     ring_ = record.intent_log;
     while (true) {
-      ASSIGN_OR_RETURN(const std::optional<IntentLogReader::Batch> batch, reader.Next());
-      if (!batch.has_value()) break;
-      batches_.push_back({batch->sequence, batch->offset_sectors, batch->sectors, batch->layer});
-      latest_layer = std::max(latest_layer, batch->layer);
+      const absl::StatusOr<std::optional<IntentLogReader::Batch>> next = reader.Next();
+      if (absl::IsDataLoss(next.status())) return WithRemedy(next.status());
+      RETURN_IF_ERROR(next.status());
+      if (!next->has_value()) break;
+      const IntentLogReader::Batch& batch = **next;
+      batches_.push_back({batch.sequence, batch.offset_sectors, batch.sectors, batch.layer});
+      latest_layer = std::max(latest_layer, batch.layer);
     }
     next_sequence_ = reader.next_sequence();
     next_offset_sectors_ = reader.next_offset_sectors();

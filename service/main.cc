@@ -68,6 +68,9 @@ void AddPoolKnobs(CLI::App& app, engine::PoolOptions& pool) {
            "Bytes of metadata kept allocated so that a full host can still delete");
   AddBytes(app, "--blocks-reserve", pool.blocks_reserve_bytes,
            "Bytes of data kept back for discards; at least 1/32 of the capacity");
+  AddBytes(
+      app, "--intent-log", pool.intent_log_max_bytes,
+      "Most bytes of the ring for durable writes, made with the first; 0: they wait for a txg");
   AddMilliseconds(app, "--txg-interval-ms", pool.txg_interval,
                   "Longest time an unflushed write stays volatile");
   AddBytes(app, "--txg-dirty", pool.txg_dirty_bytes, "Bytes of writes that close a txg");

@@ -153,6 +153,24 @@ TEST_F(IntentLogTest, TakesTheSyncingLayerToo) {
   EXPECT_EQ(found, expected);
 }
 
+// What a txg does not contain stays in the log when it commits, be it logged before or after the
+// txg has looked at the log.
+TEST_F(IntentLogTest, KeepsWhatTheCommittedTxgDoesNotContain) {
+  for (const std::string point : {"sync.tasks_run", "sync.before_fsync"}) {
+    ASSERT_OK(pool_.Write("d", 0, Bytes('a')));
+    ASSERT_OK(Failpoints::Arm(point + "=pause"));
+    Await<absl::StatusOr<Txg>> synced;
+    pool_->Sync(synced.Callback());
+    AwaitHit(point);
+    ASSERT_OK(WriteDurable("d", kBlock, Bytes(point[5])));
+    Failpoints::DisarmAll();
+    ASSERT_OK(synced.Wait().status());
+    pool_.Crash();
+    EXPECT_EQ(Read(kBlock), Bytes(point[5])) << point;
+    EXPECT_EQ(pool_->stats().log_replayed_entries.load(), 1u);
+  }
+}
+
 TEST_F(IntentLogTest, SharesOneWriteAmongAllWhoWait) {
   constexpr size_t kWriters = 8;
   for (size_t i = 0; i < kWriters; ++i) {
@@ -491,6 +509,40 @@ TEST_F(CrashedPoolTest, RepairSaysWhatItDrops) {
 }
 
 // ---- By chance ----------------------------------------------------------------------------------
+
+// Many at once, each with a head of its own that is rolled back now and then, while the ring fills
+// up and txgs close between their writes.
+TEST_F(TinyRingTest, WritersDoNotDisturbEachOther) {
+  constexpr size_t kWriters = 6;
+  std::vector<std::string> expected(kWriters, Bytes('\0', kSize));
+  for (size_t i = 0; i < kWriters; ++i) {
+    ASSERT_OK(pool_.Create(StrCat("w", i), kSize).status());
+    ASSERT_OK(pool_.Snapshot(StrCat("w", i, "@s")).status());
+  }
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < kWriters; ++i) {
+    threads.emplace_back([&, i] {
+      std::mt19937_64 random(i);
+      const std::string name = StrCat("w", i);
+      std::string& bytes = expected[i];
+      for (int step = 0; step < 120; ++step) {
+        if (random() % 20 == 0) {
+          EXPECT_OK(pool_.Rollback(name).status());
+          bytes = Bytes('\0', kSize);
+        }
+        const uint64_t offset = random() % (kSize - 5000);
+        const std::string data(1 + random() % 5000, static_cast<char>('a' + random() % 26));
+        EXPECT_OK(WriteDurable(name, offset, data));
+        bytes.replace(offset, data.size(), data);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  pool_.Crash();
+  for (size_t i = 0; i < kWriters; ++i) {
+    EXPECT_TRUE(Read(0, kSize, StrCat("w", i)) == expected[i]) << i;
+  }
+}
 
 // Heads of bytes, as they are and as they are durable; crashes leave a state between the two.
 class RandomLogTest : public IntentLogTest, public ::testing::WithParamInterface<uint64_t> {
