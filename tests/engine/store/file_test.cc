@@ -155,9 +155,8 @@ TEST_F(FileTest, FaultFileFailsAndTears) {
 }
 
 // More pieces than one call takes, and an end of the file within one of them.
-TEST(FileTest, ReadVFillsPiecesAndZerosPastTheEnd) {
-  TempDir directory;
-  const auto file = ValueOf(OpenFile(directory.Path("f"), true, false));
+TEST_F(FileTest, ReadVFillsPiecesAndZerosPastTheEnd) {
+  const auto file = ValueOf(OpenFile(directory_.Path("f"), true, false));
   std::string data;
   for (int i = 0; i < 3000; ++i) data += static_cast<char>('a' + i % 23);
   ASSERT_OK(file->Write(100, std::as_bytes(std::span(data))));
@@ -172,9 +171,8 @@ TEST(FileTest, ReadVFillsPiecesAndZerosPastTheEnd) {
 
 // What is in memory is read, or said not to be, and never half read and called whole. (Not every
 // file system can tell.)
-TEST(FileTest, CachedReadIsWholeOrNone) {
-  TempDir directory;
-  const auto file = ValueOf(OpenFile(directory.Path("f"), true, false));
+TEST_F(FileTest, CachedReadIsWholeOrNone) {
+  const auto file = ValueOf(OpenFile(directory_.Path("f"), true, false));
   const std::string data(100000, 'x');
   ASSERT_OK(file->Write(0, std::as_bytes(std::span(data))));
   std::string found(data.size(), '?');
