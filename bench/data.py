@@ -29,6 +29,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -277,21 +278,21 @@ def measure_devices(devices: Devices) -> None:
 
 
 @contextlib.contextmanager
-def empty_server(bench: Bench) -> Iterator[str]:
+def empty_server() -> Iterator[str]:
     """A server of streams that lead nowhere; gives its address."""
-    path = bench.directory / "empty.sock"
-    command = [str(PROGRAMS / "bench" / "streams_bench"), "empty", "--address", f"unix:{path}"]
-    server = subprocess.Popen(command, stdin=subprocess.PIPE)
-    try:
-        deadline = time.monotonic() + START_SECONDS_MAX
-        while not path.exists():
-            if server.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError("the empty server does not start")
-            time.sleep(0.01)
-        yield f"unix:{path}"
-    finally:
-        server.communicate()
-        path.unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory(prefix="cowshed-bench-") as folder:
+        path = Path(folder) / "empty"
+        command = [str(PROGRAMS / "bench" / "streams_bench"), "empty", "--address", f"unix:{path}"]
+        server = subprocess.Popen(command, stdin=subprocess.PIPE)
+        try:
+            deadline = time.monotonic() + START_SECONDS_MAX
+            while not path.exists():
+                if server.poll() is not None or time.monotonic() > deadline:
+                    raise RuntimeError("the empty server does not start")
+                time.sleep(0.01)
+            yield f"unix:{path}"
+        finally:
+            server.communicate()
 
 
 def stream_rate(bench: Bench, verb: str, address: str, size: int, *args: object) -> float:
@@ -317,7 +318,7 @@ def measure_streams(devices: Devices) -> None:
                         bench.sample("gRPC stream, write and flush", label, rate, "MB/s")
 
             def empty(verb: str = verb) -> None:
-                with empty_server(bench) as address:
+                with empty_server() as address:
                     rate = stream_rate(bench, verb, address, size)
                     bench.sample(f"empty stream, {verb}", label, rate, "MB/s")
 

@@ -85,10 +85,13 @@ class PosixFile final : public File {
     RETURN_IF_ERROR(Failpoints::Hit("file.read"));
     const int descriptor = mode == ReadMode::kScan ? scans_ : descriptor_;
     const bool cached = mode == ReadMode::kCached;
-    // Most reads are done with one call, for which nothing need be copied.
-    std::vector<iovec> rest;
+    uint64_t left = 0;
+    for (const iovec& piece : pieces) {
+      left += piece.iov_len;
+    }
+    std::vector<iovec> rest;  // of a read that one call does not do: few
     size_t first = 0;
-    while (!pieces.empty()) {
+    while (left > 0) {
       const int count = static_cast<int>(std::min<size_t>(pieces.size(), IOV_MAX));
       const ssize_t got = preadv2(descriptor, pieces.data(), count, static_cast<off_t>(offset),
                                   cached ? RWF_NOWAIT : 0);
@@ -101,19 +104,23 @@ class PosixFile final : public File {
       if (got < 0) {
         return Error("read", offset);
       }
+      offset += static_cast<uint64_t>(got);
+      left -= static_cast<uint64_t>(got);
+      if (left == 0) {
+        break;
+      }
+      if (cached) {
+        return absl::CancelledError();
+      }
       if (rest.empty()) {
         rest.assign(pieces.begin(), pieces.end());
       }
       Advance(&rest, &first, static_cast<size_t>(got));
       pieces = std::span(rest).subspan(first);
-      if (!pieces.empty() && cached) {
-        return absl::CancelledError();
-      }
       if (got == 0) {
         for (const iovec& piece : pieces) std::memset(piece.iov_base, 0, piece.iov_len);
-        return absl::OkStatus();
+        break;
       }
-      offset += static_cast<uint64_t>(got);
     }
     return absl::OkStatus();
   }

@@ -154,5 +154,38 @@ TEST_F(FileTest, FaultFileFailsAndTears) {
   EXPECT_FALSE(calls[1].status.ok());
 }
 
+// More pieces than one call takes, and an end of the file within one of them.
+TEST_F(FileTest, ReadVFillsPiecesAndZerosPastTheEnd) {
+  const auto file = ValueOf(OpenFile(directory_.Path("f"), true, false));
+  std::string data;
+  for (int i = 0; i < 3000; ++i) data += static_cast<char>('a' + i % 23);
+  ASSERT_OK(file->Write(100, std::as_bytes(std::span(data))));
+  for (const ReadMode mode : {ReadMode::kWait, ReadMode::kScan}) {
+    std::string found(4000, '?');
+    std::vector<iovec> pieces;
+    for (size_t at = 0; at < found.size(); at += 2) pieces.push_back({&found[at], 2});
+    ASSERT_OK(file->ReadV(101, pieces, mode));
+    EXPECT_EQ(found, data.substr(1) + std::string(4000 - data.size() + 1, '\0'));
+  }
+}
+
+// What is in memory is read, or said not to be, and never half read and called whole. (Not every
+// file system can tell.)
+TEST_F(FileTest, CachedReadIsWholeOrNone) {
+  const auto file = ValueOf(OpenFile(directory_.Path("f"), true, false));
+  const std::string data(100000, 'x');
+  ASSERT_OK(file->Write(0, std::as_bytes(std::span(data))));
+  std::string found(data.size(), '?');
+  const iovec piece{found.data(), found.size()};
+  const absl::Status status = file->ReadV(0, std::span(&piece, 1), ReadMode::kCached);
+  if (status.ok()) {
+    EXPECT_EQ(found, data);
+  } else {
+    EXPECT_TRUE(absl::IsCancelled(status)) << status;
+  }
+  // Past the end nothing is in memory.
+  EXPECT_TRUE(absl::IsCancelled(file->ReadV(50000, std::span(&piece, 1), ReadMode::kCached)));
+}
+
 }  // namespace
 }  // namespace cowshed::engine
