@@ -262,6 +262,7 @@ _BY_REASON: dict[str, type[CowshedError]] = {
     "SNAPSHOT_HAS_CLONES": BlockedError,
     "SNAPSHOT_HAS_HOLDS": BlockedError,
     "NEWER_SNAPSHOTS_EXIST": BlockedError,
+    "ATTACHED": BlockedError,
     "ETAG_MISMATCH": EtagMismatchError,
     "PLAN_CHANGED": PlanChangedError,
     "SERVER_RESTARTED": ServerRestartedError,
