@@ -209,7 +209,8 @@ def write_until_the_server_dies(path: Path, first: int, server: NbdServer, secon
     writer = subprocess.Popen(
         [sys.executable, "-c", WRITER, path, str(first)], stdout=subprocess.PIPE, text=True
     )
-    threading.Timer(seconds, server.kill).start()
+    killer = threading.Timer(seconds, server.kill)
+    killer.start()
     assert writer.stdout is not None
     last = first
     for line in writer.stdout:
@@ -218,6 +219,7 @@ def write_until_the_server_dies(path: Path, first: int, server: NbdServer, secon
         last = int(line)
     writer.kill()  # what it had not committed is left to the journal
     writer.wait()
+    killer.join()
     return last
 
 

@@ -263,6 +263,7 @@ _BY_REASON: dict[str, type[CowshedError]] = {
     "SNAPSHOT_HAS_HOLDS": BlockedError,
     "ATTACHED": BlockedError,
     "NEWER_SNAPSHOTS_EXIST": BlockedError,
+    "ATTACHED": BlockedError,
     "ETAG_MISMATCH": EtagMismatchError,
     "PLAN_CHANGED": PlanChangedError,
     "SERVER_RESTARTED": ServerRestartedError,
