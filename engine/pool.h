@@ -101,7 +101,8 @@ class Volume {
   // Everything accepted before is durable once `done` is called with the txg it is in.
   virtual void Flush(absl::AnyInvocable<void(absl::StatusOr<Txg>)> done) = 0;
   // Everything accepted before survives a crash once `done` is called with OK. The cheap way for
-  // little data: no query need show it yet. Runs on a thread that must not be blocked.
+  // little data: no query need show it yet. May take one synchronous write on the caller's thread;
+  // `done` comes from it, or from another that must not be blocked.
   virtual void MakeDurable(absl::AnyInvocable<void(absl::Status)> done) = 0;
 };
 
