@@ -43,7 +43,8 @@ struct Reply {
 
 class Output {
  public:
-  // Of replies, whatever other connections hold: 16 in flight of the default block size.
+  // Of replies, each connection's own whatever others hold: those that ask for much and take
+  // nothing must not hold up anybody. 16 in flight of the default block size.
   static constexpr uint64_t kAssuredBytes = 16 * (16 << 10);
 
   Output(std::unique_ptr<Stream> stream, std::shared_ptr<Waker> waker, Memory& memory,
