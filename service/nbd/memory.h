@@ -2,7 +2,7 @@
 //
 // The memory that replies on their way may take, of all NBD connections together. Who finds none
 // left stops reading requests, and is woken when some comes back. A little is every connection's
-// own, beyond that bound: those that ask for much and take nothing must not hold up the others.
+// own and not counted here (Output::kAssuredBytes).
 //
 // Buffers     Those of large reads are kept for the next ones, a few of them: what the heap takes
 // back
@@ -41,12 +41,6 @@ class Memory {
     }
     bytes_ += size_bytes;
     return true;
-  }
-
-  // Of what every connection may have, whatever the others hold.
-  void TakeAssured(uint64_t size_bytes) ABSL_LOCKS_EXCLUDED(mutex_) {
-    const engine::MutexLock lock(mutex_);
-    bytes_ += size_bytes;
   }
 
   void Give(uint64_t size_bytes) ABSL_LOCKS_EXCLUDED(mutex_) {

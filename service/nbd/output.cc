@@ -7,6 +7,14 @@
 #include <utility>
 
 namespace cowshed::service::nbd {
+namespace {
+
+// What of a connection's reservation comes out of the memory of all.
+uint64_t SharedOf(uint64_t reserved_bytes) {
+  return reserved_bytes - std::min(reserved_bytes, Output::kAssuredBytes);
+}
+
+}  // namespace
 
 void Reply::SetBody(std::string_view text) {
   body_bytes = static_cast<uint32_t>(text.size());
@@ -22,18 +30,17 @@ void MakeBody(Reply& reply, Memory& memory, uint64_t size_bytes) {
       reply.buffered ? memory.NewBuffer() : std::unique_ptr<std::byte[]>(new std::byte[size_bytes]);
 }
 
-Output::~Output() { memory_.Give(reserved_bytes_); }
+Output::~Output() { memory_.Give(SharedOf(reserved_bytes_)); }
 
 bool Output::Take(uint64_t size_bytes) {
   const engine::MutexLock lock(mutex_);
-  const uint64_t reserved_bytes = reserved_bytes_ + size_bytes;
-  const bool fits = reserved_bytes_ == 0 || reserved_bytes <= bytes_max_;
-  const bool assured = reserved_bytes <= kAssuredBytes;
-  if (in_flight_ >= requests_max_ || !fits || !(assured || memory_.Take(size_bytes, waker_))) {
+  const bool fits = reserved_bytes_ == 0 || reserved_bytes_ + size_bytes <= bytes_max_;
+  const uint64_t shared_bytes = SharedOf(reserved_bytes_ + size_bytes) - SharedOf(reserved_bytes_);
+  if (in_flight_ >= requests_max_ || !fits ||
+      (shared_bytes > 0 && !memory_.Take(shared_bytes, waker_))) {
     wanted_ = true;
     return false;
   }
-  if (assured) memory_.TakeAssured(size_bytes);
   ++in_flight_;
   reserved_bytes_ += size_bytes;
   return true;
@@ -160,8 +167,9 @@ void Output::Drop() {
 
 void Output::Leave(const Reply& reply) {
   --in_flight_;
+  const uint64_t shared_bytes = SharedOf(reserved_bytes_);
   reserved_bytes_ -= reply.reserved_bytes;
-  memory_.Give(reply.reserved_bytes);
+  memory_.Give(shared_bytes - SharedOf(reserved_bytes_));
   if (std::exchange(wanted_, false)) waker_->Wake();
 }
 

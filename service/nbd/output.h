@@ -8,9 +8,8 @@
 //             waits for a slow client: what the socket does not take stays queued, and the thread
 //             that reads the connection polls for it (blocked).
 // Bounds      Take admits a request if there is room for it and for its reply; it is in flight
-// until
-//             its last reply has left. The memory of replies is thereby bounded, per connection and
-//             over all.
+//             until its last reply has left. The memory of replies is thereby bounded, per
+//             connection and over all.
 // Threads     Thread-safe.
 // Ownership   Owns the stream, so that a late reply has one to go to; after Fail it goes nowhere.
 #pragma once
@@ -48,7 +47,8 @@ void MakeBody(Reply& reply, Memory& memory, uint64_t size_bytes);
 
 class Output {
  public:
-  // Of replies, whatever other connections hold: 16 in flight of the default block size.
+  // Of replies, each connection's own whatever others hold: those that ask for much and take
+  // nothing must not hold up anybody. 16 in flight of the default block size.
   static constexpr uint64_t kAssuredBytes = 16 * (16 << 10);
 
   Output(std::unique_ptr<Stream> stream, std::shared_ptr<Waker> waker, Memory& memory,
