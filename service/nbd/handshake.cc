@@ -19,6 +19,12 @@ namespace {
 
 absl::Status Gone() { return absl::CancelledError("the client has gone"); }
 
+// What a negative count of a stream means.
+absl::Status Failed(ssize_t count) {
+  if (count == -EPIPE || count == -ECONNRESET) return Gone();
+  return absl::UnavailableError(strerror(static_cast<int>(-count)));
+}
+
 std::string TextOf(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
@@ -255,7 +261,7 @@ absl::Status Handshake::Receive(std::span<std::byte> into) {
     if (count == -EAGAIN) {
       RETURN_IF_ERROR(Wait(POLLIN));
     } else if (count < 0) {
-      return absl::UnavailableError(strerror(static_cast<int>(-count)));
+      return Failed(count);
     } else {
       into = into.subspan(static_cast<size_t>(count));
     }
@@ -283,7 +289,7 @@ absl::Status Handshake::Send(std::string_view bytes) {
     if (count == -EAGAIN) {
       RETURN_IF_ERROR(Wait(stream_->send_wants_input() ? POLLIN : POLLOUT));
     } else if (count < 0) {
-      return count == -EPIPE ? Gone() : absl::UnavailableError(strerror(static_cast<int>(-count)));
+      return Failed(count);
     } else {
       bytes.remove_prefix(static_cast<size_t>(count));
     }
@@ -296,7 +302,9 @@ absl::Status Handshake::Reply(uint32_t option, OptionReply type, std::string_vie
 }
 
 absl::Status Handshake::ReplyError(uint32_t option, const absl::Status& status) {
-  return Reply(option, OptionReplyOf(status), engine::StdView(status.message()));
+  // It may quote the client, whose names may be as long as a string of the protocol may be.
+  return Reply(option, OptionReplyOf(status),
+               engine::StdView(status.message()).substr(0, kStringBytesMax));
 }
 
 }  // namespace cowshed::service::nbd

@@ -35,7 +35,7 @@ def test_panels_do_not_overlap(dashboard):
 def test_every_row_of_the_operator_is_there(dashboard):
     rows = [panel["title"] for panel in dashboard["panels"] if panel["type"] == "row"]
     assert rows == ["Overview", "Requests", "Destroy and reclaim", "Livelists", "Capacity",
-                    "Scrub and backup", "Transaction groups and metadata", "Process"]
+                    "Attachments", "Scrub and backup", "Transaction groups and metadata", "Process"]
 
 
 def test_alarms_are_annotated(dashboard):

@@ -5,6 +5,7 @@ equal what the clients counted, and alerts fire when what they are about happens
 
 from __future__ import annotations
 
+import errno
 import signal
 import threading
 import time
@@ -39,11 +40,11 @@ class Worker:
 
     def __init__(self, server: Server, counts: Counts, number: int) -> None:
         self.counts = counts
+        self.server = server
         self.client = CountingClient(server, counts)
         self.base = f"load/w{number}"
         self.operations: list[str] = []
         self.failure: BaseException | None = None
-        self.server = server
         self.device: Device | None = None
 
     def run(self, until: float) -> None:
@@ -76,6 +77,8 @@ class Worker:
         assert first.dataset.uid == replayed.dataset.uid
         self.counts.add("replays")
 
+        if turn % 4 == 0:
+            self.use_device(clone)
         for block in range(4):
             self.write(clone, (turn * 7 + block * 13) % 60 * MIB, bytes([turn % 251 + 1]) * 65536)
         self.client.call("Flush", data.FlushRequest(dataset=clone))
@@ -108,10 +111,10 @@ class Worker:
         """Attaches an export until the next turn, and one of its own that a destroy cuts."""
         if self.device:
             self.device.close()
-        self.device = Device(self.server, export)
+        self.device = Device(self.server.nbd, export)
         name = f"{self.base}/attached"
         create(self.client, name, MIB)
-        device = Device(self.server, name)
+        device = Device(self.server.nbd, name)
         request = dataset.DestroyDatasetsRequest(names=[name])
         self.client.call("DestroyDatasets", request, grpc.StatusCode.FAILED_PRECONDITION)
         request.force = True
@@ -120,6 +123,22 @@ class Worker:
         assert device.closed()
         self.counts.add("cut")
         device.close()
+
+    def use_device(self, name: str) -> None:
+        device = Device(self.server.nbd, name)
+        try:
+            for block in range(64):
+                assert device.ask(Device.WRITE, block * 65536, 65536, bytes([block + 1]) * 65536) == 0
+                assert device.ask(Device.READ, block * 65536, 65536) == 0
+                self.counts.add("written", by=65536)
+                self.counts.add("read", by=65536)
+            assert device.ask(Device.FLUSH) == 0
+            assert device.ask(Device.READ, device.size_bytes, 1) == errno.EINVAL
+            self.counts.add("nbd", "read", by=65)
+            self.counts.add("nbd", "write", by=64)
+            self.counts.add("nbd", "flush")
+        finally:
+            device.close()
 
     def finish(self) -> None:
         """Leaves the golden dataset, its snapshot and the last clone."""
@@ -188,7 +207,6 @@ class Keeper(Worker):
 
     def __init__(self, server: Server, counts: Counts) -> None:
         super().__init__(server, counts, WORKERS)
-        self.server = server
         self.backup = str(server.pool.parent / "backup")
 
     def run(self, until: float) -> None:
@@ -293,6 +311,7 @@ CONSTANT = {
     "Scrub and backup under way D": "no backup fails",
     "Age of the copy of the metadata": "made every hour",
     "Copies of the metadata": "made every hour",
+    "NBD connections": "they may come and go between two scrapes",
     "Access and audit A": "without a policy nobody is refused",
     "Access and audit C": "the audit log can be written",
     "Access and audit D": "nothing is reloaded",
@@ -406,6 +425,16 @@ def test_bytes_are_those_of_the_clients(run):
     assert increase(run, "cowshed_write_bytes_total") == run.counts.one("written")
     assert increase(run, "cowshed_request_replays_total") == run.counts.one("replays")
     assert increase(run, "cowshed_read_bytes_total") >= run.counts.one("read") > 0
+
+
+def test_requests_over_nbd_are_those_of_the_clients(run):
+    for command in ("read", "write", "flush"):
+        answered = increase(run, f'cowshed_nbd_requests_total{{command="{command}"}}')
+        assert answered == run.counts.one("nbd", command) > 0, command
+    refused = increase(run, 'cowshed_nbd_errors_total{reason="invalid"}')
+    assert refused == run.counts.one("nbd", "flush")
+    written = increase(run, 'cowshed_nbd_bytes_total{direction="write"}')
+    assert written == 65536 * run.counts.one("nbd", "write")
 
 
 def test_every_destroyed_object_has_its_reclaim_latency(run):

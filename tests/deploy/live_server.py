@@ -93,14 +93,14 @@ class Server(Process):
             "server",
             [server_binary(), "serve", "--pool", str(self.pool), "--listen", "127.0.0.1:0",
              "--metrics-listen", f"127.0.0.1:{metrics_port}", "--capacity", capacity,
-             "--nbd-listen", "127.0.0.1:0",
-             "--audit-log", str(directory / "audit.log")],
+             "--audit-log", str(directory / "audit.log"),
+             "--nbd-listen", "127.0.0.1:0"],
             directory,
             {"COWSHED_FAILPOINTS": failpoints},
         )
         self.address = self._printed("listening on")
-        self.metrics = self._printed("metrics on")
         self.nbd = self._printed("nbd on")
+        self.metrics = self._printed("metrics on")
 
     def _printed(self, what: str) -> str:
         """The address that the start prints behind `what`."""
@@ -193,40 +193,6 @@ class Prometheus(Process):
         return self.now(f"ALERTS{{{labels}}}")
 
 
-class Device:
-    """An export attached, as far as the handshake goes: this client asks for no bytes."""
-
-    def __init__(self, server: Server, export: str) -> None:
-        host, port = server.nbd.rsplit(":", 1)
-        self._socket = socket.create_connection((host, int(port)), timeout=30)
-        assert self._take(16) == b"NBDMAGICIHAVEOPT"
-        self._take(2)
-        name = export.encode()
-        go = struct.pack(">I", len(name)) + name + struct.pack(">H", 0)
-        flags = struct.pack(">I", 1)  # fixed newstyle
-        self._socket.sendall(flags + b"IHAVEOPT" + struct.pack(">II", 7, len(go)) + go)
-        kind = 3  # NBD_REP_INFO, which comes before the end
-        while kind == 3:
-            kind, length = struct.unpack(">II", self._take(20)[12:])
-            said = self._take(length)
-        assert kind == 1, said.decode()  # NBD_REP_ACK
-
-    def closed(self) -> bool:
-        """Waits until the server has closed it."""
-        return self._socket.recv(1) == b""
-
-    def close(self) -> None:
-        self._socket.close()
-
-    def _take(self, count: int) -> bytes:
-        taken = b""
-        while len(taken) < count:
-            piece = self._socket.recv(count - len(taken))
-            assert piece, "the server has closed the connection"
-            taken += piece
-        return taken
-
-
 class Counts:
     """What clients saw: calls, messages, bytes, destroyed objects. Thread-safe."""
 
@@ -243,6 +209,44 @@ class Counts:
 
     def one(self, what: str, *key: str) -> int:
         return self._counts[(what, *key)]
+
+
+class Device:
+    """A dataset attached over NBD in its oldest and simplest form, one request at a time."""
+
+    READ, WRITE, FLUSH = 0, 1, 3
+
+    def __init__(self, address: str, export: str) -> None:
+        host, port = address.rsplit(":", 1)
+        self.socket = socket.create_connection((host, int(port)), timeout=60)
+        self._receive(18)  # the greeting
+        name = export.encode()
+        self.socket.sendall(struct.pack(">IQII", 3, 0x49484156454F5054, 1, len(name)) + name)
+        self.size_bytes = struct.unpack(">QH", self._receive(10))[0]
+
+    def ask(self, command: int, offset: int = 0, length: int = 0, content: bytes = b"") -> int:
+        """The error; what is read is dropped."""
+        self.socket.sendall(
+            struct.pack(">IHHQQI", 0x25609513, 0, command, 1, offset, length) + content)
+        error = int(struct.unpack(">IIQ", self._receive(16))[1])
+        if command == self.READ and error == 0:
+            self._receive(length)
+        return error
+
+    def closed(self) -> bool:
+        """Waits until the server has closed it."""
+        return self.socket.recv(1) == b""
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def _receive(self, count: int) -> bytes:
+        received = b""
+        while len(received) < count:
+            more = self.socket.recv(count - len(received))
+            assert more, "the server has closed the connection"
+            received += more
+        return received
 
 
 # grpc_code as the server's metrics spell it.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the first inputs of the fuzz targets: scripts of real requests, and real records.
+"""Writes the first inputs of the fuzz targets: scripts of real requests, real records, NBD clients.
 
     PYTHONPATH=build/asan/protos/python /usr/bin/python3 tests/fuzz/seeds.py <folder>
 
@@ -176,6 +176,33 @@ def records() -> dict[str, bytes]:
 RECORDS = ["Pool", "Name", "Directory", "Dataset", "Snapshot", "Hold", "Job", "Rebuild", "Operation"]
 
 
+def nbd_seeds() -> list[bytes]:
+    """Inputs of nbd_fuzz.cc: clients with every option and command, and messages for its parsers."""
+
+    def request(command: int, flags: int, offset: int, length: int, wild: int = 0) -> bytes:
+        fill = b"w" if command == 1 else b""
+        return bytes([0, command, flags, wild]) + struct.pack("<IH", offset, length) + fill
+
+    def option(number: int, rest: bytes = b"") -> bytes:
+        return bytes([240, number]) + rest + b"\x00"
+
+    structured, plain = b"\x01\x02", b"\x01\x03"
+    go = b"\x00\x02"  # of `c`
+    contexts = option(10, b"\x02\x00" + b"\x04")  # one query, base:allocation
+    commands = b"".join(
+        request(command, flags, 5000, 20000) for command in range(9) for flags in (0, 1, 2, 8))
+    options = b"".join(option(number, bytes(number)) for number in range(12))
+    info = struct.pack(">I", 1) + b"a" + struct.pack(">HH", 1, 3)
+    meta = struct.pack(">I", 1) + b"a" + struct.pack(">II", 1, 5) + b"base:"
+    whole = struct.pack(">IHHQQI", 0x25609513, 0, 0, 1, 4096, 512)
+    scripts = [
+        structured + go + commands, plain + go + commands, structured + contexts + go + commands,
+        structured + options + go, plain + b"\x00\x01" + commands,
+        structured + go + request(1, 0, 0, 60000, 254), structured + go + b"\xfc" + b"x" * 40,
+    ]
+    return scripts + [b"\x00" + text for text in (info, meta, whole, b"c?read-only&shared")]
+
+
 def main() -> None:
     into = pathlib.Path(sys.argv[1])
     seeds: dict[str, list[bytes]] = {}
@@ -187,6 +214,7 @@ def main() -> None:
     seeds["records"] += [b"\x0a\x02\x00" + b"\x20\x00\x00\x00\x00\x00\x01\x01" + b"\x05" + b"\x00" * 40]
     seeds["records"] += [b"\x0b\x40" + b"\x01" * 130, b"\x0c" + b"\x00" * 300, b"\x09\x01"]
     seeds["page_tokens"] = [bytes([i]) + bytes(range(65, 110)) for i in range(4)]
+    seeds["nbd"] = nbd_seeds()
     for target, inputs in seeds.items():
         (into / target).mkdir(parents=True, exist_ok=True)
         for i, content in enumerate(inputs):
