@@ -45,7 +45,6 @@ class Worker:
         self.base = f"load/w{number}"
         self.operations: list[str] = []
         self.failure: BaseException | None = None
-        self.server = server
         self.device: Device | None = None
 
     def run(self, until: float) -> None:
@@ -129,10 +128,10 @@ class Worker:
         """Attaches an export until the next turn, and one of its own that a destroy cuts."""
         if self.device:
             self.device.close()
-        self.device = Device(self.server, export)
+        self.device = Device(self.server.nbd, export)
         name = f"{self.base}/attached"
         create(self.client, name, MIB)
-        device = Device(self.server, name)
+        device = Device(self.server.nbd, name)
         request = dataset.DestroyDatasetsRequest(names=[name])
         self.client.call("DestroyDatasets", request, grpc.StatusCode.FAILED_PRECONDITION)
         request.force = True
