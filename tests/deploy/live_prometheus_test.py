@@ -128,10 +128,10 @@ class Worker:
         """Attaches an export until the next turn, and one of its own that a destroy cuts."""
         if self.device:
             self.device.close()
-        self.device = Device(self.server.nbd, export)
+        self.device = Device(self.server, export)
         name = f"{self.base}/attached"
         create(self.client, name, MIB)
-        device = Device(self.server.nbd, name)
+        device = Device(self.server, name)
         request = dataset.DestroyDatasetsRequest(names=[name])
         self.client.call("DestroyDatasets", request, grpc.StatusCode.FAILED_PRECONDITION)
         request.force = True
