@@ -14,6 +14,14 @@ void Reply::SetBody(std::string_view text) {
   std::memcpy(body.get(), text.data(), text.size());
 }
 
+// Small ones come from the heap, which keeps them; those in between would waste most of a buffer.
+void MakeBody(Reply& reply, Memory& memory, uint64_t size_bytes) {
+  reply.body_bytes = static_cast<uint32_t>(size_bytes);
+  reply.buffered = size_bytes > Memory::kBufferBytes / 4 && size_bytes <= Memory::kBufferBytes;
+  reply.body =
+      reply.buffered ? memory.NewBuffer() : std::unique_ptr<std::byte[]>(new std::byte[size_bytes]);
+}
+
 Output::~Output() { memory_.Give(reserved_bytes_); }
 
 bool Output::Take(uint64_t size_bytes) {
@@ -41,8 +49,15 @@ void Output::Push(Reply reply) {
 void Output::Send() {
   Parts parts;
   if (!Begin(&parts)) return;
-  while (Continue(stream_->Send(parts.all()), &parts)) {
+  while (Continue(stream_->Send(parts.all()), &parts)) Free(&parts.sent);
+  Free(&parts.sent);
+}
+
+void Output::Free(std::vector<Reply>* sent) {
+  for (Reply& reply : *sent) {
+    if (reply.buffered) memory_.KeepBuffer(std::move(reply.body));
   }
+  sent->clear();
 }
 
 bool Output::Begin(Parts* parts) {
@@ -58,7 +73,7 @@ bool Output::Continue(ssize_t count, Parts* parts) {
   {
     const engine::MutexLock lock(mutex_);
     if (count > 0) {
-      Sent(static_cast<size_t>(count));
+      Sent(static_cast<size_t>(count), &parts->sent);
       blocked_since_ = Clock::time_point::max();
     } else if (count == -EAGAIN) {
       blocks = blocked_since_ == Clock::time_point::max();
@@ -119,14 +134,15 @@ void Output::ListParts(Parts* parts) const {
   }
 }
 
-void Output::Sent(size_t count) {
+void Output::Sent(size_t count, std::vector<Reply>* sent) {
   count += front_sent_;
   while (!queue_.empty()) {
-    const Reply& front = queue_.front();
+    Reply& front = queue_.front();
     const size_t size = front.head.size + front.body_bytes;
     if (count < size) break;
     count -= size;
     if (front.last) Leave(front);
+    sent->push_back(std::move(front));
     queue_.pop_front();
   }
   front_sent_ = count;

@@ -21,6 +21,7 @@
 #include <memory>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "engine/base/mutex.h"
 #include "service/nbd/memory.h"
@@ -35,11 +36,15 @@ struct Reply {
   ReplyHead head;
   std::unique_ptr<std::byte[]> body;
   uint32_t body_bytes = 0;
+  bool buffered = false;        // the body is a buffer of Memory's
   bool last = false;            // nothing of its request is in flight any more
   uint64_t reserved_bytes = 0;  // of the request, given back with its last reply
 
   void SetBody(std::string_view text);
 };
+
+// A body of `size_bytes` without a value yet.
+void MakeBody(Reply& reply, Memory& memory, uint64_t size_bytes);
 
 class Output {
  public:
@@ -75,16 +80,19 @@ class Output {
     static constexpr size_t kMax = 64;
     std::array<iovec, kMax> parts;
     size_t count = 0;
+    std::vector<Reply> sent;  // what has left, to be freed without the lock
     std::span<const iovec> all() const { return {parts.data(), count}; }
     void Add(const std::byte* bytes, size_t size, size_t* skip);
   };
 
+  void Free(std::vector<Reply>* sent);
   // Makes this thread the one that sends, if it is needed.
   bool Begin(Parts* parts) ABSL_LOCKS_EXCLUDED(mutex_);
   // After a call of the system that returned `count`; false: this thread is done.
   bool Continue(ssize_t count, Parts* parts) ABSL_LOCKS_EXCLUDED(mutex_);
   void ListParts(Parts* parts) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Sent(size_t count) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // `count` bytes have left.
+  void Sent(size_t count, std::vector<Reply>* sent) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Drop() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The request of `reply`, its last, is not in flight any more.
   void Leave(const Reply& reply) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

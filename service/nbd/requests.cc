@@ -15,7 +15,7 @@ namespace {
 
 // One chunk of a structured reply: a few calls of the system per MiB, and still in the cache of the
 // processor when it is sent.
-constexpr uint64_t kPieceBytes = 256 << 10;
+constexpr uint64_t kPieceBytes = Memory::kBufferBytes;
 constexpr uint64_t kZerosBytes = 1 << 20;
 
 // A read that took longer than this has waited for something: a copy runs at 2 GB/s or more.
@@ -92,8 +92,7 @@ void Transmission::Read(const Task& task) {
 void Transmission::ReadWhole(const Task& task) {
   const Request& request = task.request;
   Reply reply;
-  reply.body_bytes = request.length_bytes;
-  reply.body = std::unique_ptr<std::byte[]>(new std::byte[request.length_bytes]);
+  MakeBody(reply, memory_, request.length_bytes);
   const absl::Status status =
       volume_->Read(request.offset_bytes, {reply.body.get(), request.length_bytes});
   if (!status.ok()) return Fail(task, status);
@@ -129,8 +128,7 @@ void Transmission::ReadInChunks(const Task& task) {
         if (!hole.ok()) return FailAt(task, at, hole.status());
         if (*hole > at) next = *hole;
       }
-      reply.body_bytes = static_cast<uint32_t>(next - at);
-      reply.body = std::unique_ptr<std::byte[]>(new std::byte[next - at]);
+      MakeBody(reply, memory_, next - at);
       const absl::Status status = volume_->Read(at, {reply.body.get(), reply.body_bytes});
       if (!status.ok()) return FailAt(task, at, status);
       reply.head = DataChunk(request.cookie, at, reply.body_bytes, next == end);
@@ -144,7 +142,7 @@ void Transmission::ReadInChunks(const Task& task) {
 
 void Transmission::ReadAhead(const Task& task) {
   const Request& request = task.request;
-  const std::unique_ptr<std::byte[]> bytes(new std::byte[kPieceBytes]);
+  std::unique_ptr<std::byte[]> bytes = memory_.NewBuffer();
   uint64_t at = request.offset_bytes;
   const uint64_t end = at + request.length_bytes;
   while (at < end) {
@@ -156,6 +154,7 @@ void Transmission::ReadAhead(const Task& task) {
     if (!status.ok()) return Fail(task, status);
     at += count;
   }
+  memory_.KeepBuffer(std::move(bytes));
   Succeed(task);
 }
 

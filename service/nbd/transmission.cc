@@ -31,6 +31,7 @@ Transmission::Transmission(ServiceContext& context, Executor& workers, Memory& m
                            std::shared_ptr<Waker> waker, Session session)
     : context_(context),
       workers_(workers),
+      memory_(memory),
       waker_(std::move(waker)),
       info_(std::move(session.exported.info)),
       rules_{info_.size_bytes, (info_.flags & export_flags::kReadOnly) != 0, session.structured,

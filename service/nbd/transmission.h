@@ -103,6 +103,7 @@ class Transmission : public std::enable_shared_from_this<Transmission> {
 
   ServiceContext& context_;
   Executor& workers_;
+  Memory& memory_;
   const std::shared_ptr<Waker> waker_;
   const ExportInfo info_;
   const ExportRules rules_;

@@ -143,7 +143,7 @@ TEST_F(CollectorTest, EveryCounterOfTheServiceIsShownOnce) {
   ExpectEveryCounterShown(&service_.executor_queue_length, &service_.reload_failures, collector_);
   const size_t members =
       static_cast<size_t>(&service_.reload_failures - &service_.executor_queue_length) + 1;
-  EXPECT_EQ(sizeof(ServiceStats), members * sizeof(Counter));
+  EXPECT_EQ(sizeof(ServiceStats), members * sizeof(Counter) + sizeof(NbdStats));
 }
 
 TEST_F(CollectorTest, HistogramsAreCumulativeAndEndInInfinity) {

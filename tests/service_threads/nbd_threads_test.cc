@@ -13,6 +13,7 @@
 #include "engine/attachments.h"
 #include "service/context.h"
 #include "service/nbd/nbd_server.h"
+#include "spdlog/spdlog.h"
 #include "tests/support/nbd_client.h"
 #include "tests/support/temp_pool.h"
 #include "tests/support/testing.h"
@@ -21,6 +22,12 @@ namespace cowshed::service {
 namespace {
 
 using engine::NbdClient;
+
+// spdlog is not instrumented: it is there before the threads, and says nothing.
+const bool silent = [] {
+  spdlog::set_level(spdlog::level::off);
+  return true;
+}();
 
 constexpr int kClients = 4;
 constexpr uint64_t kSize = 4 << 20;
