@@ -15,13 +15,14 @@ constexpr double kMaxStep = 2;   // factor by which one sample may move a cost
 constexpr double kLeastSeconds = 1e-9;
 constexpr auto kRateSlice = std::chrono::milliseconds(100);
 
-// Before anything was measured, on the careful side: an ordinary processor of 2020.
-constexpr double kRunSeconds = 1e-6;
+// Before anything was measured: what a list of 50 M entries took (docs/benchmarks.md, memory), for
+// a new process forecasts by these.
+constexpr double kRunSeconds = 0.2e-6;
 constexpr double kJobSeconds = 30e-6;
 constexpr double kNameSeconds = 40e-6;
 constexpr double kSnapshotSeconds = 20e-6;
 constexpr double kTakeOutSeconds = 60e-6;
-constexpr double kReadSeconds = 0.3e-6;
+constexpr double kReadSeconds = 0.08e-6;
 constexpr double kRestFactor = 1;
 constexpr double kRoundSeconds = 2e-3;  // two flushes of a disk with a write cache
 
