@@ -1,10 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/head.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
 namespace cowshed::engine {
+
+uint64_t Head::FirstDirty(uint64_t from, uint64_t end, bool data) const {
+  const auto& opened = open.blocks;
+  const auto& closed = syncing.blocks;
+  auto upper = opened.lower_bound(from);
+  auto lower = closed.lower_bound(from);
+  while (true) {
+    const uint64_t in_open = upper == opened.end() ? end : upper->first;
+    const uint64_t in_syncing = lower == closed.end() ? end : lower->first;
+    const uint64_t block = std::min(in_open, in_syncing);
+    if (block >= end) return end;
+    const DirtyBlock& dirty = in_open == block ? upper->second : lower->second;
+    if ((dirty.bytes != nullptr) == data) return block;
+    if (in_open == block) ++upper;
+    if (in_syncing == block) ++lower;
+  }
+}
+
+const DirtyBlock* Head::FindDirty(uint64_t block) const {
+  for (const Layer* layer : {&open, &syncing}) {
+    const auto it = layer->blocks.find(block);
+    if (it != layer->blocks.end()) return &it->second;
+  }
+  return nullptr;
+}
 
 void HeadTable::Begin(Txg txg, uint64_t closes) {
   const MutexLock lock(mutex_);

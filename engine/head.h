@@ -78,6 +78,12 @@ struct Head {
   bool listed_dirty ABSL_GUARDED_BY(mutex) = false;  // in HeadTable's list of dirty heads
   Layer open ABSL_GUARDED_BY(mutex);
   Layer syncing ABSL_GUARDED_BY(mutex);  // changed by the txg thread only, but for what is logged
+
+  // What the layers say of a block, the open one first; null if they say nothing.
+  const DirtyBlock* FindDirty(uint64_t block) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  // First block of [from, end) that the layers hold as data, or as a hole; `end` if there is none.
+  uint64_t FirstDirty(uint64_t from, uint64_t end, bool data) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 };
 
 // A snapshot that somebody reads: told when it is destroyed.

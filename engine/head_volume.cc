@@ -92,7 +92,6 @@ class HeadVolume final : public Volume, public std::enable_shared_from_this<Head
   absl::StatusOr<std::vector<NewBlock>> FillBlocks(uint64_t offset, std::span<const std::byte> data,
                                                    const Beneath& beneath);
   std::vector<NewBlock> TakeBlocks(uint64_t first, std::span<BlockBytes> whole) const;
-  const DirtyBlock* FindDirty(uint64_t block) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(head_->mutex);
   absl::Status CheckQuota(const std::vector<NewBlock>& blocks, const Beneath& beneath) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(head_->mutex);
   void Insert(NewBlock& block, const BlockPtr& pointer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(head_->mutex);
@@ -198,53 +197,48 @@ absl::StatusOr<bool> HeadVolume::ReadCached(uint64_t offset, std::span<std::byte
 
 absl::StatusOr<uint64_t> HeadVolume::NextData(uint64_t offset) {
   const ReaderEpochs::Guard epoch(parts_.epochs);
-  TreeState tree;
-  const uint64_t from = offset / block_bytes_;
-  uint64_t dirty = UINT64_MAX;
-  {
-    const MutexLock lock(head_->mutex);
-    RETURN_IF_ERROR(CheckThere());
-    tree = head_->tree;
-    for (const Layer* layer : {&head_->open, &head_->syncing}) {
-      const auto it = layer->blocks.lower_bound(from);
-      if (it != layer->blocks.end()) dirty = std::min(dirty, it->first);
-    }
-  }
-  ASSIGN_OR_RETURN(const uint64_t stored, parts_.tree.NextData(tree, from));
-  const uint64_t block = std::min(stored, dirty);
-  if (block >= tree.block_count()) return tree.size_bytes;
-  return std::min(std::max(offset, block * block_bytes_), tree.size_bytes);
-}
-
-// What is dirty counts as data, a hole in the layers too.
-absl::StatusOr<uint64_t> HeadVolume::NextHole(uint64_t offset, uint64_t end) {
-  const ReaderEpochs::Guard epoch(parts_.epochs);
-  const uint64_t last = (end + block_bytes_ - 1) / block_bytes_;
   for (uint64_t from = offset / block_bytes_;;) {
     TreeState tree;
+    uint64_t dirty = 0;
     {
       const MutexLock lock(head_->mutex);
       RETURN_IF_ERROR(CheckThere());
-      while (from < last && FindDirty(from) != nullptr) ++from;
       tree = head_->tree;
+      dirty = head_->FirstDirty(from, tree.block_count(), /*data=*/true);
     }
-    ASSIGN_OR_RETURN(const uint64_t block, reader_.NextHole(tree, from, last));
-    {
+    ASSIGN_OR_RETURN(const uint64_t stored, parts_.tree.NextData(tree, from));
+    const uint64_t block = std::min(stored, dirty);
+    bool overlaid = false;  // by a hole
+    if (stored < dirty) {
       const MutexLock lock(head_->mutex);
-      if (block >= last || FindDirty(block) == nullptr) {
-        return std::min(std::max(offset, block * block_bytes_), end);
-      }
+      const DirtyBlock* const above = head_->FindDirty(stored);
+      overlaid = above != nullptr && above->bytes == nullptr;
     }
-    from = block + 1;
+    if (!overlaid) return std::min(std::max(offset, block * block_bytes_), tree.size_bytes);
+    from = stored + 1;
   }
 }
 
-const DirtyBlock* HeadVolume::FindDirty(uint64_t block) const {
-  for (const Layer* layer : {&head_->open, &head_->syncing}) {
-    const auto it = layer->blocks.find(block);
-    if (it != layer->blocks.end()) return &it->second;
+absl::StatusOr<uint64_t> HeadVolume::NextHole(uint64_t offset, uint64_t end) {
+  const ReaderEpochs::Guard epoch(parts_.epochs);
+  const uint64_t last = (end + block_bytes_ - 1) / block_bytes_;
+  for (uint64_t from = offset / block_bytes_;; ++from) {
+    TreeState tree;
+    uint64_t dirty = 0;
+    {
+      const MutexLock lock(head_->mutex);
+      RETURN_IF_ERROR(CheckThere());
+      tree = head_->tree;
+      dirty = head_->FirstDirty(from, last, /*data=*/false);
+      while (from < dirty && head_->FindDirty(from) != nullptr) ++from;
+    }
+    ASSIGN_OR_RETURN(const uint64_t block, reader_.NextHole(tree, from, dirty));
+    const MutexLock lock(head_->mutex);
+    if (block >= dirty || head_->FindDirty(block) == nullptr) {
+      return std::min(std::max(offset, block * block_bytes_), end);
+    }
+    from = block;
   }
-  return nullptr;
 }
 
 absl::Status HeadVolume::LookBeneath(uint64_t first, uint64_t count, Beneath* beneath) {
@@ -307,7 +301,8 @@ absl::Status HeadVolume::CheckQuota(const std::vector<NewBlock>& blocks,
   if (!head_->quota_bytes.has_value() || replays_) return absl::OkStatus();
   uint64_t growth = 0;
   for (size_t i = 0; i < blocks.size(); ++i) {
-    const bool grows = beneath.pointers[i].is_hole() && FindDirty(blocks[i].block) == nullptr;
+    const bool grows =
+        beneath.pointers[i].is_hole() && head_->FindDirty(blocks[i].block) == nullptr;
     if (grows && blocks[i].bytes != nullptr) growth += block_bytes_ / kSectorBytes;
   }
   const uint64_t would_be = head_->referenced_sectors + head_->syncing.growth_sectors +
@@ -345,7 +340,7 @@ void HeadVolume::Put(uint64_t block, std::unique_ptr<std::byte[]> bytes, Fresh f
 }
 
 void HeadVolume::Insert(NewBlock& block, const BlockPtr& pointer) {
-  const DirtyBlock* upper = FindDirty(block.block);
+  const DirtyBlock* upper = head_->FindDirty(block.block);
   const bool partial = block.data.size() < block_bytes_;
   if (partial && upper != nullptr) {
     // A layer knows the block better than the tree: take the rest from there.
@@ -475,7 +470,7 @@ absl::StatusOr<bool> HeadVolume::PlaceHoles(uint64_t first, uint64_t count, int6
   const auto bytes_before = static_cast<int64_t>(head_->open.bytes);
   const uint64_t sectors_before = head_->open.admitted_sectors;
   for (uint64_t i = 0; i < count; ++i) {
-    if (!beneath.pointers[i].is_hole() || FindDirty(first + i) != nullptr) {
+    if (!beneath.pointers[i].is_hole() || head_->FindDirty(first + i) != nullptr) {
       Put(first + i, nullptr, {0, block_bytes_}, false);
     }
   }

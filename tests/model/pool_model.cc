@@ -360,7 +360,7 @@ void PoolModel::HoldCondense() {
       DoAlone(RandomCall());
     } else {
       WriteSome();
-      FlushOne();
+      if (!datasets_.empty()) FlushOne();  // the last one may have expired meanwhile
     }
   }
   LetGo();

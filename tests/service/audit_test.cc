@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "service/audit.h"
+#include "engine/attachments.h"
 
 #include <gmock/gmock.h>
 #include <sys/stat.h>
@@ -50,6 +51,15 @@ class AuditTest : public ServerTest {
     Stop();
     return LinesOf(dir_.Path("audit"));
   }
+  void AttachAndDetach(const std::string& name) {
+    std::unique_ptr<engine::Attachment> attachment;
+    engine::AttachArgs args;
+    args.name = name;
+    args.cut = [&attachment](const absl::Status&) { attachment.reset(); };
+    attachment = engine::ValueOf(pool_->attachments().Attach(args));
+    Call(attachments(), &Attachments::Detach, "name: '" + name + "'");
+    EXPECT_EQ(attachment, nullptr);
+  }
   void WriteStream(const std::string& dataset) {
     grpc::ClientContext context;
     const auto stream = data().Write(&context);
@@ -83,6 +93,7 @@ TEST_F(AuditTest, EachMethodThatChangesLeavesOneLine) {
   Write("c", 0, "bytes");
   Call(data(), &Data::Flush, "dataset: 'c'");
   WriteStream("c");
+  AttachAndDetach("c");
   Call(datasets(), &Datasets::DestroySnapshots, "names: 'c@3' defer: true");
   const auto destroyed =
       Call(datasets(), &Datasets::DestroyDatasets, "names: 'a' reclaim_after { seconds: 3600 }");
@@ -94,7 +105,7 @@ TEST_F(AuditTest, EachMethodThatChangesLeavesOneLine) {
   // Reads leave none.
   ListNames();
   Read("a", 0, 10);
-  EXPECT_EQ(stats_->audit_lines, 20u);
+  EXPECT_EQ(stats_->audit_lines, 21u);
   const std::set<std::string> of_the_pool = {"UpdateReclaim", "StartScrub", "CancelScrub",
                                              "Backup"};
   std::map<std::string, int> seen;
@@ -107,7 +118,8 @@ TEST_F(AuditTest, EachMethodThatChangesLeavesOneLine) {
     if (!of_the_pool.contains(TextOf(line, "method"))) {
       EXPECT_FALSE(line.fields().at("names").list_value().values().empty()) << line.DebugString();
     }
-    EXPECT_GT(NumberOf(line, "txg"), 0) << line.DebugString();
+    const bool committed = TextOf(line, "method") != "Detach";
+    EXPECT_EQ(NumberOf(line, "txg") > 0, committed) << line.DebugString();
   }
   for (const auto& rule : MethodRules()) {
     EXPECT_EQ(seen[rule.method], rule.effect == Effect::kChanges ? 1 : 0) << rule.method;

@@ -143,24 +143,19 @@ TEST_F(NbdEndingTest, TheServersStopAnswersWhatIsInFlight) {
   EXPECT_LE(done, 16u);
 }
 
-TEST_F(NbdEndingTest, ADestroyedDatasetAnswersShutdown) {
-  const auto client = Attach("d");
-  EXPECT_EQ(client->Write(0, "x"), 0u);
-  Call(datasets(), &Datasets::DestroyDatasets, "names: 'd'");
-  EXPECT_EQ(client->Read(0, 1).error, kEshutdown);
-  EXPECT_EQ(client->Write(0, "y"), kEshutdown);
-  EXPECT_EQ(client->Flush(), kEshutdown);
-}
-
-TEST_F(NbdEndingTest, WritesLostByARollbackAreReportedByTheNextFlush) {
+TEST_F(NbdEndingTest, WhatIsDestroyedOrRolledBackByForceIsCut) {
   Snapshot({"d@s"});
-  const auto client = Attach("d", true, {"cowshed:changed-since:@s"});
-  EXPECT_EQ(client->Write(0, "lost"), 0u);
-  Call(datasets(), &Datasets::RollbackDataset, "name: 'd' snapshot: 'd@s'");
-  // Bug: the sync that BLOCK_STATUS needs used to take the report away.
-  EXPECT_EQ(client->Ask(kBlockStatus, 0, 1 << 20).error, 0u);
-  EXPECT_EQ(client->Flush(), kEio);
-  EXPECT_EQ(client->Flush(), 0u);
+  for (const bool destroy : {false, true}) {
+    const auto client = Attach("d");
+    EXPECT_EQ(client->Write(0, "lost"), 0u);
+    if (destroy) {
+      Call(datasets(), &Datasets::DestroyDatasets, "names: 'd' recursive: true force: true");
+    } else {
+      Call(datasets(), &Datasets::RollbackDataset, "name: 'd' snapshot: 'd@s' force: true");
+    }
+    EXPECT_TRUE(client->Take().ended);
+  }
+  EXPECT_EQ(pool_->attachments().Count(), 0u);
 }
 
 TEST_F(NbdEndingTest, AClientThatTakesNothingIsCut) {
