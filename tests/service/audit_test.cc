@@ -9,6 +9,7 @@
 #include <fstream>
 #include <set>
 
+#include "engine/attachments.h"
 #include "google/protobuf/struct.pb.h"
 #include "google/protobuf/util/json_util.h"
 #include "service/method_rules.h"
