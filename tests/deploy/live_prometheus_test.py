@@ -117,10 +117,16 @@ class Worker:
                 self.counts.add("written", by=65536)
                 self.counts.add("read", by=65536)
             assert device.ask(Device.FLUSH) == 0
+            # Little enough for the intent log.
+            assert device.ask(Device.WRITE, 0, 4096, bytes([1]) * 4096) == 0
+            assert device.ask(Device.FLUSH) == 0
+            self.counts.add("written", by=4096)
             assert device.ask(Device.READ, device.size_bytes, 1) == errno.EINVAL
             self.counts.add("nbd", "read", by=65)
-            self.counts.add("nbd", "write", by=64)
-            self.counts.add("nbd", "flush")
+            self.counts.add("nbd", "write", by=65)
+            self.counts.add("nbd", "flush", by=2)
+            self.counts.add("nbd", "refused")
+            self.counts.add("nbd", "written", by=64 * 65536 + 4096)
         finally:
             device.close()
 
@@ -433,9 +439,9 @@ def test_requests_over_nbd_are_those_of_the_clients(run):
         answered = increase(run, f'cowshed_nbd_requests_total{{command="{command}"}}')
         assert answered == run.counts.one("nbd", command) > 0, command
     refused = increase(run, 'cowshed_nbd_errors_total{reason="invalid"}')
-    assert refused == run.counts.one("nbd", "flush")
+    assert refused == run.counts.one("nbd", "refused")
     written = increase(run, 'cowshed_nbd_bytes_total{direction="write"}')
-    assert written == 65536 * run.counts.one("nbd", "write")
+    assert written == run.counts.one("nbd", "written")
 
 
 def test_every_destroyed_object_has_its_reclaim_latency(run):

@@ -85,6 +85,12 @@ def test_label_values_that_are_matched_exist(families, exposition):
 NOT_SHOWN = {
     "cowshed_txg": "a number to look up, not a curve; its rate is that of the syncs",
     "cowshed_reclaim_rate_limit_bytes_per_second": "a setting; what it does shows in Freed",
+    "cowshed_intent_log_ring_bytes": "made once, and then always the same",
+    "cowshed_intent_log_used_bytes": "what is full shows in Durable writes, as its reason",
+    "cowshed_intent_log_written_bytes_total": "Durable writes counts the batches",
+    "cowshed_intent_log_replayed_entries_total": "once, at a start",
+    "cowshed_engine_copied_bytes_total": "for benchmarks: copies per byte served",
+    "cowshed_service_copied_bytes_total": "for benchmarks: copies per byte served",
     "process_virtual_memory_bytes": "address space, nearly all of it the metadata's map",
 }
 

@@ -30,11 +30,11 @@ def run(server: Server, body: Body) -> None:
 
 
 def public_methods(cls: type[Any]) -> dict[str, list[str]]:
-    """The public methods of a class and their parameters."""
+    """The public methods of a class, inherited ones too, and their parameters."""
     return {
         name: list(inspect.signature(member).parameters)
-        for name, member in vars(cls).items()
-        if not name.startswith("_") and callable(member)
+        for name, member in inspect.getmembers(cls, callable)
+        if not name.startswith("_")
     }
 
 
