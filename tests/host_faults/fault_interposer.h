@@ -5,10 +5,10 @@
 // metadata store, which LMDB writes by itself, the locks, the directories.
 //
 // Model       A program that uses this door gets open, mkdir, flock, pread(v2), pwrite(v),
-//             writev, fsync, fdatasync, fallocate and ftruncate from here; each forwards to the next
-//             definition, as a rule the C library's. Calls on matching files are counted from 1; a
-//             fault meets number `at` alone, or every one from there on. A file is known by the
-//             path of its descriptor at the time of the call.
+//             writev, fsync, fdatasync, fallocate and ftruncate from here; each forwards to the
+//             next definition, as a rule the C library's. Calls on matching files are counted from
+//             1; a fault meets number `at` alone, or every one from there on. A file is known by
+//             the path of its descriptor at the time of the call.
 // Threads     Thread-safe. One fault at a time, for the whole process.
 // Cost        A relaxed load a call while no fault is set.
 #pragma once
