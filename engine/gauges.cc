@@ -60,7 +60,8 @@ void RefreshGauges(PoolParts& parts, const WriteState& writes) {
   stats.dirty_bytes = writes.dirty_bytes;
   stats.dirty_limit_bytes = writes.dirty_limit_bytes;
   stats.capacity_bytes = allocator.capacity_sectors() * kSectorBytes;
-  stats.allocated_bytes = allocator.allocated_sectors() * kSectorBytes;
+  stats.allocated_bytes =
+      allocator.allocated_sectors() * kSectorBytes - stats.log_ring_bytes.load();
   stats.available_bytes = writes.available_sectors * kSectorBytes;
   stats.blocks_written_bytes = parts.blocks.bytes_written();
   stats.checksum_errors = parts.blocks.checksum_errors();

@@ -329,14 +329,16 @@ ReclaimInfo PoolImpl::reclaim() const {
 }
 
 SpaceInfo PoolImpl::space() const {
+  const PoolRecord record = txgs_->record();
   SpaceInfo info;
   info.capacity_bytes = allocator_->capacity_sectors() * kSectorBytes;
-  info.allocated_bytes = allocator_->allocated_sectors() * kSectorBytes;
+  // The ring of the intent log is nobody's: it is reserve.
+  info.allocated_bytes =
+      (allocator_->allocated_sectors() - record.intent_log.sectors) * kSectorBytes;
   info.available_bytes = txgs_->available_sectors() * kSectorBytes;
-  info.freeing_bytes =
-      (txgs_->record().freeing_sectors + allocator_->free_logged_sectors()) * kSectorBytes;
-  info.waiting_bytes = txgs_->record().waiting_sectors * kSectorBytes;
-  info.reserve_bytes = txgs_->reserve_sectors() * kSectorBytes;
+  info.freeing_bytes = (record.freeing_sectors + allocator_->free_logged_sectors()) * kSectorBytes;
+  info.waiting_bytes = record.waiting_sectors * kSectorBytes;
+  info.reserve_bytes = (txgs_->reserve_sectors() + record.intent_log.sectors) * kSectorBytes;
   return info;
 }
 

@@ -459,7 +459,7 @@ void PoolModel::DestroyEverything() {
   VerifyLists();
   if (shared()) return;
   const SpaceInfo space = (*pool_)->space();
-  const uint64_t allocated_bytes = space.allocated_bytes - (*pool_)->stats().log_ring_bytes;
+  const uint64_t allocated_bytes = space.allocated_bytes;
   if (allocated_bytes != empty_allocated_bytes_ || space.freeing_bytes != 0) {
     Fail(StrCat("the empty pool has ", allocated_bytes, " bytes allocated instead of ",
                 empty_allocated_bytes_, ", and ", space.freeing_bytes, " to be freed"));

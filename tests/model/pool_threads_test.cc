@@ -62,7 +62,7 @@ void RunTogether(uint64_t seed) {
   onlooker.join();
   for (const std::string& failure : failures) EXPECT_EQ(failure, "") << "seed " << seed;
   pool.ExpectClean();
-  EXPECT_EQ(pool->space().allocated_bytes - pool->stats().log_ring_bytes, empty_allocated_bytes);
+  EXPECT_EQ(pool->space().allocated_bytes, empty_allocated_bytes);
   EXPECT_EQ(pool->space().freeing_bytes, 0u);
 }
 

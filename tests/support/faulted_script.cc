@@ -68,7 +68,7 @@ uint64_t RunFaultedScript(const TempPool::Tweak& options, const FaultDoor& door,
   if (!::testing::Test::HasFatalFailure()) {
     EXPECT_EQ(Difference(expected, ValueOf(ReadImage(*pool))), "");
     pool.ExpectClean();
-    EXPECT_EQ(pool->space().allocated_bytes - pool->stats().log_ring_bytes, empty_bytes);
+    EXPECT_EQ(pool->space().allocated_bytes, empty_bytes);
     EXPECT_EQ(pool->space().freeing_bytes, 0u);
   }
   if (::testing::Test::HasFailure()) pool.Abandon();
