@@ -468,9 +468,7 @@ def read(
     return _data("Read", request, data_pb2.ReadChunk)
 
 
-def write_header(
-    dataset: Name, *, uid: str = "", boot_id: str = ""
-) -> Call[data_pb2.WriteAck]:
+def write_header(dataset: Name, *, uid: str = "", boot_id: str = "") -> Call[data_pb2.WriteAck]:
     """DataService.Write, a stream both ways: its first request."""
     header = data_pb2.WriteHeader(
         dataset=name_of(dataset), expected_uid=uid, expect_boot_id=boot_id
