@@ -9,6 +9,7 @@ regions of their own; a flush of one of them covers what all of them had been to
 
 from __future__ import annotations
 
+import contextlib
 import random
 import struct
 import subprocess
@@ -18,15 +19,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nbd_support import MIB, SCALE, NbdServer, cowshed, needs, open_export
+from nbd_support import (
+    MIB,
+    SCALE,
+    START_SECONDS,
+    NbdServer,
+    ServerEnded,
+    cowshed,
+    needs,
+    open_export,
+)
 
 nbd = pytest.importorskip("nbd", reason="not installed: python3-libnbd")
 
 UNIT_BYTES = 4096
 WRITERS = 3
 UNITS_EACH = 256
-# In the sync, around its commit, and where small durable writes go first.
+# In the sync, around its commit, and where small durable writes go first: the intent log.
 FAILPOINTS = (
+    "log.before_write",
+    "log.after_write",
+    "log.ring_written",
+    "file.write_durable",
     "sync.data_written",
     "sync.tasks_run",
     "sync.before_fsync",
@@ -180,36 +194,65 @@ def content_of(server: NbdServer, export: str) -> bytes:
     return content
 
 
+def live_and_die(
+    server: NbdServer, oracle: Oracle, rng: random.Random, seconds: float, failpoint: str = ""
+) -> tuple[int, bool]:
+    """One life of the server under load, which ends at a failpoint or, after `seconds`, by kill -9.
+    Returns how often it answered, and whether the failpoint was its end."""
+    seeds = [f"{rng.random()}" for _ in range(WRITERS)]
+    try:
+        server.start(*OPTIONS, failpoints=failpoint)
+    except ServerEnded as ended:
+        # Bug: a death while the pool opened, where a replayed log is synced, failed the test.
+        assert failpoint and ended.status == -9, ended
+        return 0, True
+    writers = []
+    with contextlib.suppress(nbd.Error):  # of one who comes when it has died
+        for number, seed in enumerate(seeds):
+            writers.append(Writer(server, "disk", oracle, number, seed))
+    connected = len(writers) == WRITERS
+    status = server.wait(seconds if connected else START_SECONDS)
+    assert connected or status is not None, "a client was turned away, and the server lives"
+    assert status is None or (failpoint and status == -9), "".join(server.log)
+    server.kill()
+    for writer in writers:
+        writer.join()
+    return sum(writer.answers for writer in writers), status is not None
+
+
 def test_what_was_flushed_survives_a_kill(own_server: NbdServer, rng: random.Random) -> None:
     with cowshed.connect(own_server.unix) as client:
         client.create("disk", WRITERS * UNITS_EACH * UNIT_BYTES)
     oracle = Oracle(WRITERS * UNITS_EACH)
-    answers, deaths = 0, 0
+    answers = 0
     own_server.stop()
     for round_ in range(8 * SCALE):
-        failpoint = ""
-        if round_ % 2:
-            point, skip = rng.choice(FAILPOINTS), rng.randrange(12)
-            failpoint = f"{point}=kill:skip={skip}"
-        own_server.start(*OPTIONS, failpoints=failpoint)
-        writers = [
-            Writer(own_server, "disk", oracle, n, f"{rng.random()}") for n in range(WRITERS)
-        ]
-        if own_server.wait(2.0 if failpoint else rng.uniform(0.05, 0.7)) is None:
-            own_server.kill()
-        else:
-            deaths += 1
-        for writer in writers:
-            writer.join()
-            answers += writer.answers
+        failpoint = f"{rng.choice(FAILPOINTS)}=kill:skip={rng.randrange(12)}" if round_ % 2 else ""
+        seconds = 2.0 if failpoint else rng.uniform(0.05, 0.7)
+        answers += live_and_die(own_server, oracle, rng, seconds, failpoint)[0]
         own_server.start(*OPTIONS)
         oracle.verify(content_of(own_server, "disk"))
         own_server.kill()
     own_server.start()
     oracle.verify(content_of(own_server, "disk"))
-    print(f"{answers} answers, {deaths} deaths at a failpoint", oracle.durable_seen)
-    assert answers > 100 and deaths > 0
+    assert answers > 100
     assert oracle.later_seen > 0, "no death came between a write and its flush"
+
+
+@pytest.mark.parametrize("point", FAILPOINTS)
+def test_death_at_each_failpoint_keeps_what_was_flushed(
+    own_server: NbdServer, rng: random.Random, point: str
+) -> None:
+    with cowshed.connect(own_server.unix) as client:
+        client.create("disk", WRITERS * UNITS_EACH * UNIT_BYTES)
+    oracle = Oracle(WRITERS * UNITS_EACH)
+    own_server.stop()
+    # The ring is written once.
+    skip = 0 if point == "log.ring_written" else rng.randrange(8)
+    _, died = live_and_die(own_server, oracle, rng, START_SECONDS, f"{point}=kill:skip={skip}")
+    assert died, "the failpoint was not met"
+    own_server.start(*OPTIONS)
+    oracle.verify(content_of(own_server, "disk"))
 
 
 @dataclass

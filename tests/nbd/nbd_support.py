@@ -19,13 +19,19 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "clients/python"))
 
-from server_process import PYTHON_DIR, START_SECONDS, Server, server_binary  # noqa: E402
+from server_process import (  # noqa: E402
+    PYTHON_DIR,
+    START_SECONDS,
+    Server,
+    ServerEnded,
+    server_binary,
+)
 
 sys.path.insert(0, str(PYTHON_DIR))
 
 import cowshed  # noqa: E402
 
-__all__ = ["PYTHON_DIR", "cowshed", "server_binary"]
+__all__ = ["PYTHON_DIR", "START_SECONDS", "ServerEnded", "cowshed", "server_binary"]
 
 MIB = 1 << 20
 # The default block size of a dataset.
@@ -53,8 +59,9 @@ class NbdServer(Server):
         )
         until = time.monotonic() + START_SECONDS
         while not any(line.startswith("nbd on ") for line in self.log[known:]):
-            assert self.alive() and time.monotonic() < until, "".join(self.log)
-            time.sleep(0.005)
+            assert time.monotonic() < until, "".join(self.log)
+            if (status := self.wait(0.005)) is not None:
+                raise ServerEnded(status, "".join(self.log))
 
     def nbd_addresses(self) -> list[str]:
         """Where it said that it serves NBD, most lately."""
