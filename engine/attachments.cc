@@ -146,18 +146,6 @@ std::vector<AttachmentInfo> Attachments::ListOf(uint64_t object, uint64_t after,
   return list;
 }
 
-bool Attachments::Cut(const std::string& id, const absl::Status& why) {
-  return CutWhere([&](const Attachment& attachment) {
-           return attachment.id_ == id ? why : absl::OkStatus();
-         }) > 0;
-}
-
-size_t Attachments::CutAll(const std::string& uid, const absl::Status& why) {
-  return CutWhere([&](const Attachment& attachment) {
-    return attachment.volume_->uid() == uid ? why : absl::OkStatus();
-  });
-}
-
 void Attachments::End(absl::FunctionRef<absl::Status(const AttachmentInfo&)> why,
                       absl::AnyInvocable<void(size_t)> ended) {
   CutWhere([&](const Attachment& attachment) { return why(attachment.Info(false)); },
@@ -178,7 +166,7 @@ void Attachments::CutOff(const Publication& publication) {
 }
 
 // Calls without the lock: whoever is cut may end at once, and so come to Remove.
-size_t Attachments::CutWhere(Why why, absl::AnyInvocable<void(size_t)> ended) {
+void Attachments::CutWhere(Why why, absl::AnyInvocable<void(size_t)> ended) {
   std::vector<std::pair<std::function<void(const absl::Status&)>, absl::Status>> cuts;
   {
     const MutexLock lock(mutex_);
@@ -197,7 +185,6 @@ size_t Attachments::CutWhere(Why why, absl::AnyInvocable<void(size_t)> ended) {
   }
   for (const auto& [cut, reason] : cuts) cut(reason);
   if (ended) ended(0);
-  return cuts.size();
 }
 
 void Attachments::Remove(const Attachment& attachment) {

@@ -140,10 +140,6 @@ class Attachments {
   std::vector<AttachmentInfo> ListOf(uint64_t object, uint64_t after, size_t count_max) const
       ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Asks the attachment `id` to end; false if there is none.
-  bool Cut(const std::string& id, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Asks all of one volume to end. Returns how many.
-  size_t CutAll(const std::string& uid, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
   // Asks those to end for which `why` has a reason, and calls `ended` with their number once the
   // last of them is over, on the thread that ended it.
   void End(absl::FunctionRef<absl::Status(const AttachmentInfo&)> why,
@@ -171,7 +167,7 @@ class Attachments {
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status CheckLease(const AttachArgs& args, const Volume& volume) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  size_t CutWhere(Why why, absl::AnyInvocable<void(size_t)> ended = nullptr)
+  void CutWhere(Why why, absl::AnyInvocable<void(size_t)> ended = nullptr)
       ABSL_LOCKS_EXCLUDED(mutex_);
   void Remove(const Attachment& attachment) ABSL_LOCKS_EXCLUDED(mutex_);
 

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <utility>
 
+#include "engine/base/bytes.h"
 #include "engine/base/status_macros.h"
 #include "engine/base/strings.h"
 #include "engine/intent_log.h"
@@ -20,13 +21,6 @@ namespace {
 constexpr size_t kWritePartBytes = 1 << 20;
 // 1 PiB in 4 KiB blocks: 2^38 blocks, fan-out 2^7.
 constexpr uint64_t kMaxTreeHeight = 6;
-
-bool IsZero(const std::byte* bytes, size_t count) {
-  // The first word is zero and the rest equals the bytes one word before: one memcmp.
-  uint64_t word = 0;
-  std::memcpy(&word, bytes, sizeof(word));
-  return word == 0 && std::memcmp(bytes, bytes + sizeof(word), count - sizeof(word)) == 0;
-}
 
 class HeadVolume final : public Volume, public std::enable_shared_from_this<HeadVolume> {
  public:
@@ -271,7 +265,7 @@ absl::StatusOr<std::vector<HeadVolume::NewBlock>> HeadVolume::FillBlocks(
     data = data.subspan(block.data.size());
     offset += block.data.size();
     const bool whole = block.data.size() == block_bytes_;
-    if (whole && IsZero(block.data.data(), block_bytes_)) continue;
+    if (whole && IsZero(block.data)) continue;
     // Not value-initialised: every byte is written below.
     block.bytes = std::unique_ptr<std::byte[]>(new std::byte[block_bytes_]);
     if (!whole) {
@@ -291,7 +285,7 @@ std::vector<HeadVolume::NewBlock> HeadVolume::TakeBlocks(uint64_t first,
   for (size_t i = 0; i < whole.size(); ++i) {
     blocks[i].block = first + i;
     blocks[i].data = std::span(whole[i].get(), block_bytes_);
-    if (!IsZero(whole[i].get(), block_bytes_)) blocks[i].bytes = std::move(whole[i]);
+    if (!IsZero(blocks[i].data)) blocks[i].bytes = std::move(whole[i]);
   }
   return blocks;
 }
@@ -351,7 +345,7 @@ void HeadVolume::Insert(NewBlock& block, const BlockPtr& pointer) {
     }
     std::memcpy(block.bytes.get() + block.skip, block.data.data(), block.data.size());
   }
-  if (partial && IsZero(block.bytes.get(), block_bytes_)) block.bytes.reset();
+  if (partial && IsZero({block.bytes.get(), block_bytes_})) block.bytes.reset();
   const Fresh fresh{block.skip, block.skip + block.data.size()};
   Put(block.block, std::move(block.bytes), fresh, upper == nullptr && pointer.is_hole());
 }

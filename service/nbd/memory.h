@@ -5,8 +5,8 @@
 // own and not counted here (Output::kAssuredBytes).
 //
 // Buffers     Those of large reads are kept for the next ones, a few of them: what the heap takes
-// back
-//             it gives to the system, and each page that comes again costs more than to fill it.
+//             back it gives to the system, and each page that comes again costs more than to fill
+//             it.
 // Invariants  What was taken is given back exactly once.
 // Threads     Thread-safe.
 // Cost        One lock; a look at all that wait where some do.

@@ -30,6 +30,13 @@ void MakeBody(Reply& reply, Memory& memory, uint64_t size_bytes) {
       reply.buffered ? memory.NewBuffer() : std::unique_ptr<std::byte[]>(new std::byte[size_bytes]);
 }
 
+void FreeBody(Reply& reply, Memory& memory) {
+  if (reply.buffered) memory.KeepBuffer(std::move(reply.body));
+  reply.body.reset();
+  reply.body_bytes = 0;
+  reply.buffered = false;
+}
+
 Output::~Output() { memory_.Give(SharedOf(reserved_bytes_)); }
 
 bool Output::Take(uint64_t size_bytes) {

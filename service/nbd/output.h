@@ -44,6 +44,8 @@ struct Reply {
 
 // A body of `size_bytes` without a value yet.
 void MakeBody(Reply& reply, Memory& memory, uint64_t size_bytes);
+// Takes the body away again.
+void FreeBody(Reply& reply, Memory& memory);
 
 class Output {
  public:

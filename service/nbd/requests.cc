@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/base/bytes.h"
 #include "engine/base/check.h"
 #include "engine/base/status_macros.h"
 #include "engine/base/strings.h"
@@ -17,11 +18,6 @@ namespace {
 // processor when it is sent.
 constexpr uint64_t kPieceBytes = Memory::kBufferBytes;
 constexpr uint64_t kZerosBytes = 1 << 20;
-
-// A read that took longer than this has waited for something: a copy runs at 2 GB/s or more.
-constexpr std::chrono::nanoseconds kQuick{60'000};
-constexpr double kQuickPerByte = 0.5;  // nanoseconds
-constexpr uint32_t kPaceSlow = 64;     // of 256: every fourth read has waited
 
 metrics::NbdCommand CountedAs(const Request& request) {
   using metrics::NbdCommand;
@@ -58,19 +54,6 @@ Reply WithHead(const ReplyHead& head) {
 
 // --- reads ---
 
-// A read that is alone gains nothing from another thread; one of several does, where it waits.
-bool Transmission::ReadsHere() {
-  if (pace_.load(std::memory_order_relaxed) < kPaceSlow) return true;
-  return input_.size() < kRequestBytes && output_.in_flight() == 1;
-}
-
-void Transmission::NotePace(Clock::duration took, uint64_t size_bytes) {
-  const auto quick = kQuick + std::chrono::nanoseconds(static_cast<int64_t>(
-                                  static_cast<double>(size_bytes) * kQuickPerByte));
-  const uint32_t pace = pace_.load(std::memory_order_relaxed);
-  pace_.store(pace - pace / 8 + (took > quick ? 32 : 0), std::memory_order_relaxed);
-}
-
 void Transmission::RunOnWorker(const Task& task, void (Transmission::*work)(const Task&)) {
   Executor::Task later = [self = shared_from_this(), task, work] {
     (self.get()->*work)(task);
@@ -79,27 +62,41 @@ void Transmission::RunOnWorker(const Task& task, void (Transmission::*work)(cons
   if (!workers_.SubmitUnlessStopped(later)) Fail(task, Stopping());
 }
 
+// What memory has is answered here, by the connection's thread. For the rest the host has begun to
+// read, and a worker waits; so it does where there is much to copy.
 void Transmission::Read(const Task& task) {
-  const Clock::time_point start = Clock::now();
-  if (rules_.structured && !task.request.Has(command_flags::kDf)) {
-    ReadInChunks(task);
-  } else {
-    ReadWhole(task);
-  }
-  NotePace(Clock::now() - start, task.request.length_bytes);
+  const Request& request = task.request;
+  if (request.length_bytes > kPieceBytes) return RunOnWorker(task, &Transmission::ReadOnWorker);
+  Reply reply;
+  MakeBody(reply, memory_, request.length_bytes);
+  const auto read = volume_->ReadCached(request.offset_bytes, {reply.body.get(), reply.body_bytes});
+  if (!read.ok()) return FailAt(task, request.offset_bytes, read.status());
+  if (!*read) return RunOnWorker(task, &Transmission::ReadOnWorker);
+  PushAll(task, std::move(reply));
 }
 
-void Transmission::ReadWhole(const Task& task) {
+void Transmission::ReadOnWorker(const Task& task) {
+  if (rules_.structured && !task.request.Has(command_flags::kDf)) return ReadInChunks(task);
   const Request& request = task.request;
   Reply reply;
   MakeBody(reply, memory_, request.length_bytes);
   const absl::Status status =
-      volume_->Read(request.offset_bytes, {reply.body.get(), request.length_bytes});
-  if (!status.ok()) return Fail(task, status);
+      volume_->Read(request.offset_bytes, {reply.body.get(), reply.body_bytes});
+  if (!status.ok()) return FailAt(task, request.offset_bytes, status);
+  PushAll(task, std::move(reply));
+}
+
+// All that a read asked for is the body of `reply`.
+void Transmission::PushAll(const Task& task, Reply reply) {
+  const Request& request = task.request;
   if (!rules_.structured) {
     reply.head = SimpleReply(request.cookie, Errno::kOk);
   } else if (request.length_bytes == 0) {
     reply.head = NoneChunk(request.cookie);
+  } else if (!request.Has(command_flags::kDf) &&
+             engine::IsZero({reply.body.get(), reply.body_bytes})) {
+    FreeBody(reply, memory_);
+    reply.head = HoleChunk(request.cookie, request.offset_bytes, request.length_bytes, true);
   } else {
     reply.head = DataChunk(request.cookie, request.offset_bytes, request.length_bytes, true);
   }
@@ -111,7 +108,6 @@ void Transmission::ReadInChunks(const Task& task) {
   const Request& request = task.request;
   uint64_t at = request.offset_bytes;
   const uint64_t end = at + request.length_bytes;
-  if (at == end) return ReadWhole(task);
   while (true) {
     const auto data = volume_->NextData(at);
     if (!data.ok()) return FailAt(task, at, data.status());

@@ -162,7 +162,7 @@ void Transmission::Begin(const Task& task) {
     case Command::kRead:
       attachment_->counters().read_bytes.fetch_add(task.request.length_bytes,
                                                    std::memory_order_relaxed);
-      return ReadsHere() ? Read(task) : RunOnWorker(task, &Transmission::Read);
+      return Read(task);
     case Command::kFlush:
       return Flush(task);
     case Command::kTrim:

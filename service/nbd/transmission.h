@@ -4,10 +4,10 @@
 //
 // Model       The connection's thread reads requests, many at a time, and does itself what only
 //             touches memory: writes go into the volume from the buffer they came in, piece by
-//             piece, and so do zeros. What waits for the disk is done by workers: reads, where they
-//             have turned out to wait lately and others are in flight, and whatever looks at much
-//             of a volume. Flushes and large discards are called back by the pool. Whoever has a
-//             reply sends it.
+//             piece, and so do zeros; small reads are answered from memory. What waits for the
+//             disk is done by workers: reads of what memory lacks, and whatever looks at much of a
+//             volume. Flushes and large discards are called back by the pool. Whoever has a reply
+//             sends it.
 // Order       None between requests in flight, as the protocol has it. A flush covers every write
 //             that was answered before it came.
 // Bounds      See Output: past them no request is read until a reply has left. A write takes no
@@ -20,7 +20,6 @@
 // Ownership   Owns the output and, while Run lasts, the attachment.
 #pragma once
 
-#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -79,7 +78,8 @@ class Transmission : public std::enable_shared_from_this<Transmission> {
 
   // --- any thread: requests.cc ---
   void Read(const Task& task);
-  void ReadWhole(const Task& task);
+  void ReadOnWorker(const Task& task);
+  void PushAll(const Task& task, Reply reply);
   void ReadInChunks(const Task& task);
   void WriteZeros(const Task& task);
   void Discard(const Task& task);
@@ -89,8 +89,6 @@ class Transmission : public std::enable_shared_from_this<Transmission> {
   void TellExtents(const Task& task);
   // The change that `task` asked for has been accepted, or has failed.
   void Changed(const Task& task, const absl::Status& status);
-  bool ReadsHere();
-  void NotePace(Clock::duration took, uint64_t size_bytes);
   void RunOnWorker(const Task& task, void (Transmission::*work)(const Task&));
 
   void Succeed(const Task& task);
@@ -110,7 +108,6 @@ class Transmission : public std::enable_shared_from_this<Transmission> {
   const std::vector<MetaContext> contexts_;
   const std::shared_ptr<engine::Volume> volume_;
   Output output_;
-  std::atomic<uint32_t> pace_{0};  // of late: 0, all reads were quick; 256, none was
 
   // The connection's thread alone.
   std::unique_ptr<engine::Attachment> attachment_;

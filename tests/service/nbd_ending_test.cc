@@ -24,6 +24,12 @@ class NbdEndingTest : public NbdTest {
     NbdTest::SetUp();
     Create("d", kSize);
   }
+  // Asks the attachments to end, and goes on meanwhile.
+  void DetachAll() {
+    pool_->attachments().End(
+        [](const engine::AttachmentInfo&) { return absl::AbortedError("detached by a test"); },
+        [](size_t) {});
+  }
   // Somebody else's process has attached `name` for writing for as long as this lives.
   class OtherProcess {
    public:
@@ -98,9 +104,8 @@ TEST_F(NbdEndingTest, WhoeverComesNextGetsTheLeaseOfWhoHasJustGone) {
 TEST_F(NbdEndingTest, ACutAttachmentAnswersShutdownAndEnds) {
   const auto client = Attach("d");
   EXPECT_EQ(client->Write(0, "kept"), 0u);
-  const std::string id = pool_->attachments().List()[0].id;
   // Requests that are there when it is cut are answered.
-  ASSERT_TRUE(pool_->attachments().Cut(id, absl::AbortedError("detached by a test")));
+  DetachAll();
   const auto answer = client->Ask(kRead, 0, 4);
   if (!answer.ended) {
     EXPECT_EQ(answer.error, kEshutdown);
@@ -115,9 +120,7 @@ TEST_F(NbdEndingTest, ACutDuringAWriteAnswersIt) {
   const auto client = Attach("d");
   const uint64_t cookie = client->Request(kWrite, 0, 8192, 0, std::string(4096, 'x'));
   Eventually([&] { return pool_->attachments().List()[0].requests == 1; });
-  ASSERT_EQ(pool_->attachments().CutAll(pool_->attachments().List()[0].uid,
-                                        absl::AbortedError("detached by a test")),
-            1u);
+  DetachAll();
   client->Send(std::string(4096, 'y'));
   const auto answer = client->Take();
   EXPECT_EQ(answer.cookie, cookie);

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "engine/attachments.h"
@@ -102,10 +103,12 @@ TEST(NbdThreadsTest, ClientsWorkWhileOthersAreCutAndTheServerStops) {
     });
   }
   for (int i = 0; i < 40; ++i) {
-    for (const auto& attachment : service.pool->attachments().List()) {
-      service.pool->attachments().Cut(attachment.id, absl::AbortedError("cut"));
-      break;
-    }
+    bool first = true;
+    service.pool->attachments().End(
+        [&](const engine::AttachmentInfo&) {
+          return std::exchange(first, false) ? absl::AbortedError("cut") : absl::OkStatus();
+        },
+        [](size_t) {});
     std::this_thread::sleep_for(std::chrono::milliseconds(10));  // the pace of the cuts
   }
   std::thread stopper([&] { service.server->Stop(); });

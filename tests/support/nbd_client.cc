@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <utility>
 
 namespace cowshed::engine {
 namespace {
@@ -169,43 +170,46 @@ bool NbdClient::Go(const std::string& name, bool structured,
 uint64_t NbdClient::Request(uint16_t command, uint64_t offset, uint32_t length,
                             uint16_t request_flags, const std::string& payload) {
   const uint64_t cookie = next_cookie_++;
-  pending_[cookie] = {command, offset, length};
+  pending_[cookie] = {command, offset, length, {}};
   Send(Be32(0x25609513) + Be16(request_flags) + Be16(command) + Be64(cookie) + Be64(offset) +
        Be32(length) + payload);
   return cookie;
 }
 
+// Chunks of several answers may come in turns.
 NbdClient::Answer NbdClient::Take() {
-  Answer answer;
   while (true) {
     const std::string magic = Receive(4);
-    if (FromBe(magic, 0, 4) == kSimpleMagic) {
-      const std::string head = Receive(12);
+    const bool simple = FromBe(magic, 0, 4) == kSimpleMagic;
+    const std::string head = Receive(simple ? 12 : 16);
+    if (!simple && (FromBe(magic, 0, 4) != kChunkMagic || head.size() < 16)) {
+      Answer none;
+      none.ended = true;
+      return none;
+    }
+    const uint64_t cookie = FromBe(head, 4, 8);
+    Pending& pending = pending_[cookie];
+    Answer& answer = pending.answer;
+    answer.cookie = cookie;
+    answer.structured = !simple;
+    if (simple) {
       answer.error = static_cast<uint32_t>(FromBe(head, 0, 4));
-      answer.cookie = FromBe(head, 4, 8);
-      const Pending pending = pending_[answer.cookie];
       if (pending.command == 0 && answer.error == 0) answer.data = Receive(pending.length);
-      break;
+    } else {
+      TakeChunk(static_cast<uint16_t>(FromBe(head, 2, 2)), Receive(FromBe(head, 12, 4)), &pending);
+      if ((FromBe(head, 0, 2) & 1) == 0) continue;
     }
-    const std::string head = Receive(16);
-    if (FromBe(magic, 0, 4) != kChunkMagic || head.size() < 16) {
-      answer.ended = true;
-      return answer;
-    }
-    answer.structured = true;
-    answer.cookie = FromBe(head, 4, 8);
-    TakeChunk(static_cast<uint16_t>(FromBe(head, 2, 2)), Receive(FromBe(head, 12, 4)), &answer);
-    if ((FromBe(head, 0, 2) & 1) != 0) break;
+    Answer whole = std::move(answer);
+    pending_.erase(cookie);
+    return whole;
   }
-  pending_.erase(answer.cookie);
-  return answer;
 }
 
-void NbdClient::TakeChunk(uint16_t type, const std::string& body, Answer* answer) {
-  const Pending pending = pending_[answer->cookie];
+void NbdClient::TakeChunk(uint16_t type, const std::string& body, Pending* pending) {
+  Answer* const answer = &pending->answer;
   if (type == 1 || type == 2) {
-    answer->data.resize(pending.length, '?');
-    const uint64_t at = FromBe(body, 0, 8) - pending.offset;
+    answer->data.resize(pending->length, '?');
+    const uint64_t at = FromBe(body, 0, 8) - pending->offset;
     const std::string bytes = type == 1 ? body.substr(8) : std::string(FromBe(body, 8, 4), '\0');
     if (at + bytes.size() <= answer->data.size()) answer->data.replace(at, bytes.size(), bytes);
     ++(type == 1 ? answer->data_chunks : answer->hole_chunks);

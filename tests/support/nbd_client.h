@@ -107,8 +107,9 @@ class NbdClient {
     uint16_t command = 0;
     uint64_t offset = 0;
     uint32_t length = 0;
+    Answer answer;  // what has come of it
   };
-  void TakeChunk(uint16_t type, const std::string& body, Answer* answer);
+  void TakeChunk(uint16_t type, const std::string& body, Pending* pending);
 
   int fd_;
   Wire* wire_ = nullptr;
