@@ -131,8 +131,7 @@ absl::Status DropIntentLog(WriteTxn& txn, PoolRecord* pool) {
   const Run ring = RingOf(*pool);
   RETURN_IF_ERROR(allocator.Free(txn, pool->txg, std::span(&ring, 1)));
   RETURN_IF_ERROR(allocator.WriteBack(txn, pool->txg));
-  pool->features.incompatible &= ~kIntentLogFeature;
-  pool->intent_log = IntentLogRecord();
+  pool->DropIntentLog();
   const Key prefix(StateKey::kLogCut);
   while (true) {
     std::string key;

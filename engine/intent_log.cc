@@ -86,15 +86,14 @@ void IntentLog::MakeDurable(std::shared_ptr<Head> head, Done done) {
     }
   }
   if (!lead) return FallBack(std::move(waiter), reason);
-  WriteBatch();
-  const MutexLock lock(mutex_);
-  if (waiters_.empty()) {
-    leading_ = false;
-    work_.NotifyAll();  // Stop waits for the last
-  } else {
-    handed_over_ = true;
-    work_.NotifyAll();
+  Written written = WriteBatch();
+  {
+    const MutexLock lock(mutex_);
+    handed_over_ = !waiters_.empty();
+    leading_ = handed_over_;
+    work_.NotifyAll();  // Stop waits for the last, too
   }
+  Answer(std::move(written));
 }
 
 void IntentLog::FallBack(Waiter waiter, LogFallback reason) {
@@ -110,15 +109,21 @@ void IntentLog::Flush(Waiter waiter) {
   });
 }
 
+// While it answers, whoever comes may lead, and takes along all who wait.
 void IntentLog::Loop() {
   while (true) {
     {
       const MutexLock lock(mutex_);
-      if (handed_over_ && waiters_.empty()) handed_over_ = leading_ = false;
+      if (!leading_ && !waiters_.empty()) leading_ = handed_over_ = true;
       while (!handed_over_ && (!stopping_ || leading_)) work_.Wait(mutex_);
       if (!handed_over_) return;
     }
-    WriteBatch();
+    Written written = WriteBatch();
+    {
+      const MutexLock lock(mutex_);
+      leading_ = handed_over_ = false;
+    }
+    Answer(std::move(written));
   }
 }
 
@@ -189,7 +194,7 @@ absl::Status IntentLog::Write(uint64_t layer) {
   return absl::OkStatus();
 }
 
-void IntentLog::WriteBatch() {
+IntentLog::Written IntentLog::WriteBatch() {
   std::vector<Waiter> waiters;
   uint64_t room_bytes = 0;
   {
@@ -200,35 +205,45 @@ void IntentLog::WriteBatch() {
                            ring_.sectors / kBatchesInRing * kSectorBytes});
     builder_.Begin(ring_.id, next_sequence_);
   }
-  Gathered gathered = Gather(std::move(waiters), room_bytes);
-  absl::Status status = txgs_.health();
-  if (status.ok() && !builder_.empty()) {
-    status = Write(gathered.layer);
-    if (!status.ok()) return Fail(std::move(gathered), status);
+  Written written{Gather(std::move(waiters), room_bytes), txgs_.health(), !health().ok()};
+  if (written.status.ok() && !written.failed && !builder_.empty()) {
+    written.status = Write(written.gathered.layer);
+    written.failed = !written.status.ok();
+    if (written.failed) Fail(written.status);
   }
-  parts_.stats.log_waiters += gathered.logged.size();
-  for (Waiter& waiter : gathered.logged) waiter.done(status);
-  for (Waiter& waiter : gathered.large) FallBack(std::move(waiter), LogFallback::kLarge);
-  for (Waiter& waiter : gathered.full) FallBack(std::move(waiter), LogFallback::kFull);
+  std::vector<Waiter>& later = written.gathered.later;
   const MutexLock lock(mutex_);
-  waiters_.insert(waiters_.begin(), std::make_move_iterator(gathered.later.begin()),
-                  std::make_move_iterator(gathered.later.end()));
+  waiters_.insert(waiters_.begin(), std::make_move_iterator(later.begin()),
+                  std::make_move_iterator(later.end()));
+  later.clear();
+  return written;
 }
 
-// I7: the next attempt at a txg suspends the pool, and all who wait for it are told so.
-void IntentLog::Fail(Gathered gathered, const absl::Status& why) {
+// I7: the next attempt at a txg suspends the pool.
+void IntentLog::Fail(const absl::Status& why) {
   {
     const MutexLock lock(mutex_);
     failure_.Update(why);  // the first says most
   }
   parts_.blocks.Fail();
-  for (auto* waiters : {&gathered.logged, &gathered.large, &gathered.full, &gathered.later}) {
-    for (Waiter& waiter : *waiters) {
-      txgs_.Flush(nullptr, [waiter = std::move(waiter)](const absl::StatusOr<Txg>& txg) mutable {
-        waiter.done(txg.status());
-      });
+}
+
+// After the lead is passed on: whoever is answered writes to a socket, and the disk need not wait.
+void IntentLog::Answer(Written written) {
+  Gathered& gathered = written.gathered;
+  if (written.failed) {
+    for (auto* waiters : {&gathered.logged, &gathered.large, &gathered.full}) {
+      for (Waiter& waiter : *waiters) {
+        waiter.head = nullptr;  // of the pool: the next txg, which will not be
+        Flush(std::move(waiter));
+      }
     }
+    return;
   }
+  parts_.stats.log_waiters += gathered.logged.size();
+  for (Waiter& waiter : gathered.logged) waiter.done(written.status);
+  for (Waiter& waiter : gathered.large) FallBack(std::move(waiter), LogFallback::kLarge);
+  for (Waiter& waiter : gathered.full) FallBack(std::move(waiter), LogFallback::kFull);
 }
 
 absl::Status IntentLog::health() {

@@ -7,7 +7,8 @@
 //
 // Group commit  One batch is in flight at a time; all who come meanwhile, of whatever head, share
 //             the next. Who comes to an idle log writes the batch on its own thread; what comes
-//             while it does is taken over by the log's thread.
+//             while it does is taken over by the log's thread. The lead is passed on before a
+//             batch's waiters are answered, so that the disk is not idle meanwhile.
 // Layers      Each close of the heads' open layers has a number, each commit books the number that
 //             it contains; entries of layers up to it are in the trees, and batches of nothing else
 //             leave the ring.
@@ -93,12 +94,19 @@ class IntentLog {
     std::vector<Waiter> logged, large, full, later;
     uint64_t layer = 0;
   };
+  // What there is to answer after a batch.
+  struct Written {
+    Gathered gathered;
+    absl::Status status;
+    bool failed = false;  // this batch, or one before
+  };
 
   void Loop();
-  void WriteBatch();
+  Written WriteBatch();
+  void Answer(Written written);
   Gathered Gather(std::vector<Waiter> waiters, uint64_t room_bytes);
   absl::Status Write(uint64_t layer);
-  void Fail(Gathered gathered, const absl::Status& why);
+  void Fail(const absl::Status& why);
   uint64_t FreeRun() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   uint64_t UsedSectors() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void FallBack(Waiter waiter, LogFallback reason);

@@ -178,8 +178,7 @@ class RepairImpl final : public Repair {
       state_->Lose("intent log", StrCat(backlog->batches, " batches with ", backlog->bytes,
                                         " bytes of durable writes had not been replayed"));
     }
-    pool.features.incompatible &= ~kIntentLogFeature;
-    pool.intent_log = IntentLogRecord();
+    pool.DropIntentLog();
     return absl::OkStatus();
   }
 

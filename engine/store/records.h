@@ -62,6 +62,11 @@ struct PoolRecord {
   IntentLogRecord intent_log;            // stored only with kIntentLogFeature
 
   bool has_intent_log() const { return (features.incompatible & kIntentLogFeature) != 0; }
+  // There is none any more. Its ring is the caller's to free.
+  void DropIntentLog() {
+    features.incompatible &= ~kIntentLogFeature;
+    intent_log = IntentLogRecord();
+  }
   std::string Encode() const;
   static absl::StatusOr<PoolRecord> Decode(std::string_view bytes);
 };

@@ -353,6 +353,31 @@ TEST_F(IntentLogTest, FailedLogWriteSuspendsThePool) {
   EXPECT_EQ(Read(2 * kBlock), Bytes('\0'));  // torn, and never acknowledged
 }
 
+// Bug: until a txg had met the failure, a flush that had nothing of its own to log was told that
+// all is durable, of bytes that the failed write had taken along.
+TEST_F(IntentLogTest, FailedLogWriteIsKnownBeforeATxgMeetsIt) {
+  ASSERT_OK(pool_.Write("d", 0, Bytes('a')));
+  ASSERT_OK(Failpoints::Arm("sync.before_fsync=pause"));
+  Await<absl::StatusOr<Txg>> synced;
+  pool_->Sync(synced.Callback());
+  AwaitHit("sync.before_fsync");
+  ASSERT_OK(pool_.Write("d", kBlock, Bytes('b')));
+  plan_->CountOnly(FileOp::kWriteDurable);
+  FaultPlan::Failure failure;
+  failure.at = 1;
+  plan_->Fail(failure);
+  const auto volume = ValueOf(pool_->OpenVolume("d", ""));
+  Await<absl::Status> first, second;
+  volume->MakeDurable(first.Callback());
+  volume->MakeDurable(second.Callback());
+  EXPECT_FALSE(second.Ready());
+  Failpoints::DisarmAll();
+  EXPECT_CODE(first.Wait(), kUnavailable);
+  EXPECT_CODE(second.Wait(), kUnavailable);
+  EXPECT_FALSE(synced.Wait().ok());
+  pool_.Abandon();
+}
+
 // A replay that is interrupted starts again from the beginning.
 TEST_F(IntentLogTest, CrashInTheMiddleOfAReplay) {
   ASSERT_OK(WriteDurable("d", 0, Bytes('a')));
