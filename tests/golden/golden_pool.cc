@@ -254,4 +254,40 @@ void ExpectGoldenPoolLives(TempPool& pool, uint32_t version) {
   ExpectSound(*pool);
 }
 
+TempPool::Tweak GoldenLogOptions(const std::string& directory) {
+  return [directory](PoolOptions* options) {
+    GoldenOptions(directory)(options);
+    options->capacity_bytes = 32 << 20;  // in less there is no room for a log
+  };
+}
+
+// In the log are two batches: blocks side by side, a hole, and a part of a block.
+void WriteGoldenLog(TempPool& pool) {
+  ASSERT_OK(pool.Create("logged", 64 * kBlock).status());
+  WriteFlushed(pool, "logged", 0, 'a', 32);
+  ASSERT_OK(pool.Write("logged", 0, "the first durable write makes the log"));
+  ASSERT_OK(pool.MakeDurable("logged"));
+  ASSERT_OK(pool.Flush("logged").status());
+  ASSERT_OK(pool.Write("logged", 8 * kBlock, std::string(4 * kBlock, 'l')));
+  ASSERT_OK(pool.Discard("logged", 16 * kBlock, 2 * kBlock));
+  ASSERT_OK(pool.MakeDurable("logged"));
+  ASSERT_OK(pool.Write("logged", 9 * kBlock + 5, "a part of a block"));
+  ASSERT_OK(pool.MakeDurable("logged"));
+}
+
+void ExpectGoldenLog(TempPool& pool) {
+  EXPECT_EQ(pool->stats().log_replayed_entries.load(), 3u);
+  std::string expected = Content({{'a', 8}, {'l', 4}, {'a', 4}, {'\0', 2}, {'a', 14}, {'\0', 32}});
+  const std::string first = "the first durable write makes the log";
+  const std::string part = "a part of a block";
+  expected.replace(0, first.size(), first);
+  expected.replace(9 * kBlock + 5, part.size(), part);
+  EXPECT_TRUE(ReadAll(*pool, "logged") == expected);
+  ExpectSound(*pool);
+  // And it serves as a log again.
+  ASSERT_OK(pool.Write("logged", 0, "another"));
+  ASSERT_OK(pool.MakeDurable("logged"));
+  EXPECT_EQ(pool->stats().log_batches.load(), 1u);
+}
+
 }  // namespace cowshed::engine

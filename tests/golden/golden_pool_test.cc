@@ -28,11 +28,11 @@ std::string ReasonOf(const absl::Status& status) {
   return details.has_value() ? details->reason : "";
 }
 
-// The golden pool of `version`, unpacked into `directory`.
-void Unpack(uint32_t version, const std::string& directory) {
+// The golden pool `name`, unpacked into `directory`.
+void Unpack(const std::string& name, const std::string& directory) {
   std::filesystem::create_directories(directory);
   const std::string command =
-      StrCat("tar -xzSf tests/golden/pools/version", version, ".tar.gz -C '", directory, "'");
+      StrCat("tar -xzSf tests/golden/pools/", name, ".tar.gz -C '", directory, "'");
   ASSERT_EQ(std::system(command.c_str()), 0) << command;
 }
 
@@ -43,7 +43,7 @@ class GoldenPoolTest : public testing::TestWithParam<uint32_t> {
 
 TEST_P(GoldenPoolTest, OpensAndLives) {
   const std::string directory = dir_.Path("pool");
-  Unpack(GetParam(), directory);
+  Unpack(StrCat("version", GetParam()), directory);
   TempPool pool(GoldenOptions(directory));
   ExpectGoldenPool(*pool, GetParam());
   ExpectGoldenPoolLives(pool, GetParam());
@@ -51,7 +51,7 @@ TEST_P(GoldenPoolTest, OpensAndLives) {
 
 TEST_P(GoldenPoolTest, OpensForReadingOnly) {
   const std::string directory = dir_.Path("pool");
-  Unpack(GetParam(), directory);
+  Unpack(StrCat("version", GetParam()), directory);
   PoolOptions options;
   GoldenOptions(directory)(&options);
   options.read_only = true;
@@ -60,6 +60,13 @@ TEST_P(GoldenPoolTest, OpensForReadingOnly) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Versions, GoldenPoolTest, testing::Range(1u, kFormatVersion + 1));
+
+TEST(GoldenLogTest, IsReplayed) {
+  TempDir dir;
+  Unpack("intent_log", dir.Path("pool"));
+  TempPool pool(GoldenLogOptions(dir.Path("pool")));
+  ExpectGoldenLog(pool);
+}
 
 // What this program writes today is what the newest golden pool holds.
 TEST(GoldenPoolWriterTest, WritesWhatIsExpected) {
