@@ -36,7 +36,7 @@ from typing import Any
 import machine
 
 ROOT = Path(__file__).resolve().parent.parent
-OUT = ROOT / "bench" / "out"
+_OUT = ROOT / "bench" / "out"
 PROGRAMS = ROOT / "build" / "release"
 # Longer than any step of a bench takes; what runs longer hangs.
 COMMAND_SECONDS_MAX = 1200.0
@@ -55,6 +55,11 @@ NAMES = (
 )
 
 Key = tuple[str, str]  # what, size
+
+
+def result_path(name: str, quick: bool) -> Path:
+    """Where the last result of a bench lies. That of a smoke run stays apart: it is no figure."""
+    return (_OUT / "quick" if quick else _OUT) / f"{name}.json"
 
 
 class Unavailable(Exception):

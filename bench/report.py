@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import plots
-from harness import NAMES, OUT, ROOT, number
+from harness import NAMES, ROOT, number, result_path
 
 PAGE = ROOT / "docs" / "benchmarks.md"
 PLOTS = ROOT / "docs" / "benchmarks"
@@ -37,7 +37,7 @@ class Section:
         self.result: dict[str, Any] | None = None
         if (ROOT / "bench" / f"{name}.py").exists():
             self.module = importlib.import_module(name)
-        path = OUT / f"{name}.json"
+        path = result_path(name, quick=False)
         if path.exists():
             self.result = json.loads(path.read_text())
 
@@ -128,8 +128,6 @@ def section_lines(section: Section) -> list[str]:
         lines += ["What others measured:", "", sources.strip(), ""]
     if section.result is None:
         return [*lines, "Not run.", ""]
-    if section.result["quick"]:
-        lines += ["*These figures are of a smoke run (`--quick`): they prove nothing.*", ""]
     for plot in getattr(section.module, "PLOTS", []):
         path = PLOTS / f"{section.name}-{plot.name}.svg"
         if plots.draw(plot, section.rows(), path):

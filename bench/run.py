@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs benches, one after another: `./dev bench [NAME...]`. Each prints a table of its rows, its
 ratios with their bars, and as its last line one JSON object, which is also written to
-bench/out/NAME.json. `--report` renders docs/benchmarks.md from these files."""
+bench/out/NAME.json, or of a smoke run to bench/out/quick/NAME.json. `--report` renders
+docs/benchmarks.md from the former."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 import machine
-from harness import NAMES, OUT, ROOT, Bench, number
+from harness import NAMES, ROOT, Bench, number, result_path
 
 
 def arguments() -> argparse.Namespace:
@@ -81,8 +82,9 @@ def run_one(name: str, args: argparse.Namespace) -> None:
         shutil.rmtree(directory, ignore_errors=True)
     show(result)
     line = json.dumps(rounded(result))
-    OUT.mkdir(exist_ok=True)
-    (OUT / f"{name}.json").write_text(line + "\n")
+    path = result_path(name, args.quick)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(line + "\n")
     print(line, flush=True)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 
-from harness import Bench, Unavailable, at_least, at_most
+from harness import Bench, Unavailable, at_least, at_most, result_path
 
 
 @pytest.fixture
@@ -82,3 +82,9 @@ def test_folders_go(bench: Bench) -> None:
     with bench.folder("pool") as folder:
         (folder / "file").write_text("x")
     assert not folder.exists()
+
+
+def test_smoke_run_leaves_the_figures_alone() -> None:
+    # Bug: the smoke run of the tests overwrote what a whole run had measured, and the page of
+    # figures was made of both.
+    assert result_path("data", quick=True) != result_path("data", quick=False)
