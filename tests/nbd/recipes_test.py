@@ -43,6 +43,12 @@ FILE_SECTIONS = {"A container's root file system", "A database"}
 LOOP_SECTIONS = {"A container's root file system"}
 
 
+def unshare_is_missing() -> str:
+    """Why there are no mount namespaces here, as in a chroot that is no mount; empty if there are."""
+    tried = subprocess.run(["unshare", "--mount", "true"], capture_output=True, text=True)
+    return tried.stderr.strip()
+
+
 @dataclass
 class Section:
     """A section's commands, and what they must print."""
@@ -88,7 +94,7 @@ def test_recipe_works_as_written(
     if recipe.title in FILE_SECTIONS:
         missing = fuse_is_missing()
     if recipe.title in LOOP_SECTIONS:
-        missing = missing or loop_is_missing()
+        missing = missing or loop_is_missing() or unshare_is_missing()
     if missing:
         pytest.skip(missing)
     directory = tmp_path / "run"

@@ -17,7 +17,7 @@ SIZE_BYTES = 4 * MIB
 
 
 def make_certificates(directory: Path) -> None:
-    """An authority, a server's certificate for localhost, and clients' in the form that libnbd
+    """An authority, a server's certificate for this machine, and clients' in the form that libnbd
     looks for: ca-cert.pem, client-cert.pem, client-key.pem."""
     authority = ["-CA", "ca-cert.pem", "-CAkey", "ca-key.pem"]
     key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
@@ -73,7 +73,7 @@ def port_of(server: NbdServer) -> str:
 
 def uri_of(server: NbdServer, certificates: Path, who: str, export: str = "disk") -> str:
     """The export with TLS, as this client."""
-    where = f"nbds://localhost:{port_of(server)}/{export}"
+    where = f"nbds://127.0.0.1:{port_of(server)}/{export}"
     return f"{where}?tls-certificates={certificates / who}"
 
 
@@ -108,7 +108,7 @@ def test_stranger_gets_nothing(tls_server: NbdServer, certificates: Path) -> Non
 
 
 def test_without_tls_nothing_is_told(tls_server: NbdServer) -> None:
-    plain = f"nbd://localhost:{port_of(tls_server)}/disk"
+    plain = f"nbd://127.0.0.1:{port_of(tls_server)}/disk"
     run("nbdinfo", plain, status=1)
     one = raw_nbd.Raw.over_tcp("127.0.0.1", int(port_of(tls_server)))
     one.greet()
@@ -139,7 +139,7 @@ def test_plain_tcp_on_this_machine_without_certificates() -> None:
     with serving("--nbd-listen", "127.0.0.1:0") as server:
         with cowshed.connect(server.unix) as client:
             client.create("disk", SIZE_BYTES)
-        uri = f"nbd://localhost:{port_of(server)}/disk"
+        uri = f"nbd://127.0.0.1:{port_of(server)}/disk"
         assert run("nbdinfo", "--size", uri) == f"{SIZE_BYTES}\n"
         # Who is at the other end of a port nobody knows: each connection is a holder of its own.
         run("nbdinfo", "--can", "multi-conn", uri, status=2)
