@@ -12,7 +12,8 @@ import cpp_text
 from rules import Tree, rule
 
 # The engine's public face, and what is below everything: locks and checks that know no pool.
-_BASE = {f"engine/base/{name}.h" for name in ("check", "mutex", "status_macros", "strings")}
+_HELPERS = ("bytes", "check", "mutex", "status_macros", "strings")
+_BASE = {f"engine/base/{name}.h" for name in _HELPERS}
 _NOUNS = {f"engine/{name}.h" for name in ("types", "options", "stats")}
 _ENGINE_FOREIGN = re.compile(
     r"^(grpc|grpcpp|google|prometheus|cowshed|spdlog|CLI|service|metrics|tests)/|\.pb\.h$"
