@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -86,6 +87,17 @@ def environment(bin_directory: Path) -> dict[str, str]:
     return {**TOOL_ENVIRONMENT, "PATH": path, "PYTHONPATH": str(PYTHON_DIR)}
 
 
+@pytest.fixture
+def mounts_end(own_server: NbdServer, tmp_path: Path) -> Iterator[None]:
+    """Unmounts what a script that fails in the middle leaves, the latest first, while its server
+    lives: a loop device on the file of a dead one would stay, and stop whoever looks through all."""
+    yield
+    mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
+    for mount in reversed([one for one in mounts if one.startswith(f"{tmp_path}/")]):
+        subprocess.run(["umount", mount], check=True)
+
+
+@pytest.mark.usefixtures("mounts_end")
 @pytest.mark.parametrize("recipe", RECIPES, ids=[one.title for one in RECIPES])
 def test_recipe_works_as_written(
     own_server: NbdServer, recipe: Section, tmp_path: Path

@@ -109,6 +109,8 @@ def test_streams(server: Server, base: str) -> None:
             assert await stream.flush() > 0
             assert stream.accepted_bytes == 21 * MIB
             await stream.write(31 * MIB, b"last")
+            await stream.fdatasync()
+            await stream.fdatasync()
         assert await c.read(base, 0, len(data)) == data
         assert await c.read(base, 31 * MIB, 4) == b"last"
         with pytest.raises(cowshed.OutOfRangeError) as caught:

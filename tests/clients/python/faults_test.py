@@ -147,6 +147,23 @@ def test_flushed_writes_survive_a_crash(own_server: Server) -> None:
         assert c.read("a", 0, 16) == b"durable and more"
 
 
+def test_stream_makes_little_writes_durable(own_server: Server) -> None:
+    with cowshed.connect(own_server.unix, timeout=60) as c:
+        c.create("a", MIB)
+        with c.write_stream("a") as stream:
+            for n in range(3):
+                stream.write(n * 4096, b"kept")
+                stream.fdatasync()
+            stream.fdatasync()  # nothing is new
+            assert stream.flush() > 0
+            stream.write(0, b"both")
+            stream.write(9 * 4096, b"kept")
+            stream.fdatasync()
+        own_server.kill()
+        own_server.start()
+        assert [c.read("a", n * 4096, 4) for n in (0, 1, 2, 9)] == [b"both", *3 * [b"kept"]]
+
+
 def test_lost_writes_are_named_and_can_be_written_again(own_server: Server) -> None:
     with cowshed.connect(own_server.unix, timeout=60) as c:
         c.create("a", 8 * MIB)
