@@ -9,8 +9,9 @@ way, to a clone (an overlay) made for that run. *Sequential*: 1 MiB, 16 under wa
 has been written through. *fsync*: 4 KiB at random places, each followed by a flush, one under way;
 with 16 writers, each has a clone of its own (a raw file and a server of its own, and as a second row
 an overlay). Cached: the device has just been read through. Uncached: the page cache has been
-dropped, our server started anew. Which server comes first alternates from run to run. *fio, file* is
-the file system beneath, through io_uring, buffered, as the limit.
+dropped, our server started anew. Which server comes first alternates from run to run. Two limits:
+*fio, file* is the file system beneath, through io_uring, buffered; *nbdkit, memory* is a RAM disk
+that keeps nothing, what the client and the protocol alone take.
 
 *Streams*: one gRPC stream of 1 MiB chunks over a unix socket, from one process to another. The
 empty stream sends equal messages between the same libraries and drops them. Writing ends when the
@@ -35,6 +36,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import peers.fio
+import peers.nbd
 import peers.qcow2
 from harness import PROGRAMS, Bench, Plot, at_least
 from peers.fio import Load
@@ -58,7 +60,7 @@ PLOTS = [
         "Devices: reading and writing",
         "",
         "MB/s",
-        rows=r"^(cowshed|qemu|fio).*(16k|1 MiB)",
+        rows=r"^(cowshed|qemu|nbdkit|fio).*(16k|1 MiB)",
         bars=True,
     ),
     Plot("fsync", "Devices: 4 KiB, each durable", "", "/s", rows=r"fsync 4k", bars=True),
@@ -156,13 +158,27 @@ def random_write(devices: Devices) -> None:
         image = devices.folder / "overlay.qcow2"
         with bench.attempt(f"qemu qcow2, {what}", devices.sizes.label):
             peers.qcow2.create_overlay(bench, devices.raw, image, base_format="raw")
-            with peers.qcow2.exported(bench, image, cache="writeback") as uri:
+            with peers.qcow2.exported(image, cache="writeback") as uri:
                 seconds = devices.run([peers.fio.on_device(uri)], load, run)
                 devices.sample("qemu qcow2", what, load, seconds)
             image.unlink()
 
+    def file(run: int) -> None:
+        with bench.attempt(f"fio, file, {what}", devices.sizes.label):
+            client = peers.fio.on_file(devices.raw)
+            devices.sample("fio, file", what, load, devices.run([client], load, run))
+
+    def memory(run: int) -> None:
+        with bench.attempt(f"nbdkit, memory, {what}", devices.sizes.label):
+            server = peers.nbd.memory(devices.folder / "memory.sock", devices.sizes.device)
+            with server as uri:
+                seconds = devices.run([peers.fio.on_device(uri)], load, run)
+                devices.sample("nbdkit, memory", what, load, seconds)
+
     for run in bench.each_run(what):
-        in_turns(run, lambda: ours(run), lambda: overlay(run))
+        in_turns(
+            run, lambda: ours(run), lambda: overlay(run), lambda: file(run), lambda: memory(run)
+        )
     bench.ratio("nbd_randwrite_16k_over_qcow2", devices.over(what, "qemu qcow2"))
 
 
@@ -197,7 +213,7 @@ def beside_raw(devices: Devices, what: str, load: Load, cached: bool | None = No
 
     def qemu(run: int) -> None:
         with bench.attempt(f"qemu raw, {what}", devices.sizes.label):
-            raw = peers.qcow2.exported(bench, devices.raw, image_format="raw", cache="writeback")
+            raw = peers.qcow2.exported(devices.raw, image_format="raw", cache="writeback")
             with raw as uri:
                 client = peers.fio.on_device(uri)
                 prepare(client, run)
@@ -232,7 +248,7 @@ def many_writers(devices: Devices) -> None:
     def qemu(run: int, who: str, images: list[Path], image_format: str) -> None:
         with bench.attempt(f"{who}, {what}", sizes.label), contextlib.ExitStack() as stack:
             servers = [
-                peers.qcow2.exported(bench, image, image_format=image_format, cache="writeback")
+                peers.qcow2.exported(image, image_format=image_format, cache="writeback")
                 for image in images
             ]
             uris = [stack.enter_context(server) for server in servers]
@@ -247,12 +263,19 @@ def many_writers(devices: Devices) -> None:
         for image in images:
             image.unlink(missing_ok=True)
 
+    def memory(run: int) -> None:
+        with bench.attempt(f"nbdkit, memory, {what}", sizes.label):
+            server = peers.nbd.memory(devices.folder / "memory.sock", sizes.written_by_16)
+            with server as uri:
+                sample("nbdkit, memory", [peers.fio.on_device(uri)] * WRITERS, run)
+
     for run in bench.each_run(what):
         in_turns(
             run,
             lambda: ours(run),
             lambda: qemu(run, "qemu raw", raws, "raw"),
             lambda: overlays(run),
+            lambda: memory(run),
         )
     bench.ratio("nbd_fsync_4k_16_writers_over_qemu_raw", devices.over(what, "qemu raw"))
 

@@ -214,7 +214,7 @@ def measure_qcow2(bench: Bench, size_gb: int) -> None:
             for pattern in PATTERNS:
                 for cache in caches(size_gb):
                     peers.qcow2.create_overlay(bench, base, overlay)
-                    with peers.qcow2.exported(bench, overlay) as uri:
+                    with peers.qcow2.exported(overlay) as uri:
                         peers.qcow2.write(bench, uri, offsets(size_gb, pattern, run), BLOCK_BYTES)
                     bench.command("sync", "-f", folder)
                     if cache == "cold":
