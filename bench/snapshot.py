@@ -4,7 +4,7 @@ more snapshots there are?
 
 *Volumes*: 1.4 TB in blocks of 16, 32 and 64 KiB, trees complete (one block in the reach of every
 lowest node is written: 733,000 nodes at 16 KiB; data bytes of the fill are not stored), and 1 GB
-beside it in the same pool. A client overwrites blocks at random, 1,000 a second, each call timed,
+beside it in the same pool, written through. A client overwrites blocks at random, 1,000 a second, each call timed,
 while four snapshots are made: how long a snapshot takes until it is durable, and the longest write
 call that overlaps it. Then snapshots of the large and of the small volume in turns, with that client
 on the volume concerned, and without.

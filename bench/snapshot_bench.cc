@@ -3,9 +3,10 @@
 // Does a snapshot hold up those who write? Three measurements of one engine in this process, with a
 // client that writes one block after another all the while, at a steady pace:
 //
-//   volumes   a large and a small volume with complete trees (a block in every node's reach is
-//             written; bulk data is dropped by the sparse file): four snapshots of the large one,
-//             then snapshots of both in turns
+//   volumes   a large and a small volume with complete trees (of the large one a block in every
+//             node's reach is written, the small one is written through, so that the client finds
+//             more blocks in each than it writes between two snapshots; bulk data is dropped by the
+//             sparse file): four snapshots of the large one, then snapshots of both in turns
 //   many      thousands of snapshots of one volume, a few blocks written between any two
 //   stall     the same client with a snapshot every 100 ms and without, in turns
 #include <CLI/CLI.hpp>
@@ -139,13 +140,13 @@ double LongestDuring(const std::vector<WriteCall>& calls, const Interval& interv
   return longest;
 }
 
-// Makes the volume and writes one block in the reach of every lowest node.
-void Fill(BenchPool& pool, const std::string& name, uint64_t gb, uint32_t block_bytes) {
+// Makes the volume and writes every `stride`-th block.
+void Fill(BenchPool& pool, const std::string& name, uint64_t gb, uint32_t block_bytes,
+          uint64_t stride) {
   pool.Create(name, gb * kGiB, block_bytes);
   const std::shared_ptr<Volume> volume = pool.Open(name);
   std::vector<SparseSector> block(block_bytes / sizeof(SparseSector), BulkSector());
-  const uint64_t step = kBlocksPerNode * block_bytes;
-  for (uint64_t at = 0; at < gb * kGiB; at += step) {
+  for (uint64_t at = 0; at < gb * kGiB; at += stride * block_bytes) {
     Must(volume->Write(at, std::as_bytes(std::span(block))), "fill");
   }
   BenchPool::Flush(*volume);
@@ -155,8 +156,8 @@ void MeasureVolumes(const Options& options, Document* document) {
   const uint32_t block_bytes = options.block_kib << 10;
   {
     BenchPool pool(PoolAt(options, /*durable=*/false));
-    Fill(pool, "large", options.large_gb, block_bytes);
-    Fill(pool, "small", options.small_gb, block_bytes);
+    Fill(pool, "large", options.large_gb, block_bytes, kBlocksPerNode);
+    Fill(pool, "small", options.small_gb, block_bytes, 1);
   }
   sync();
   BenchPool pool(PoolAt(options, /*durable=*/true));
@@ -179,12 +180,12 @@ void MeasureVolumes(const Options& options, Document* document) {
   }
   for (uint64_t round = 0; round < options.rounds; ++round) {
     for (const std::string name : {"small", "large"}) {
+      const uint64_t stride = name == "large" ? kBlocksPerNode : 1;
       for (const bool writing : {false, true}) {
         pool.Sync();
         std::unique_ptr<Writer> writer;
         if (writing) {
-          writer =
-              std::make_unique<Writer>(pool.Open(name), kBlocksPerNode, options.writes_per_second);
+          writer = std::make_unique<Writer>(pool.Open(name), stride, options.writes_per_second);
         }
         Samples seconds;
         for (int i = 0; i < 5; ++i) {

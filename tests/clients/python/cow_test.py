@@ -329,6 +329,13 @@ def test_import_refuses_another_size_and_cleans_up(
     assert cow("import", tmp_path / "none", f"{base}/b").status == 2
     assert cow("import", image, f"{base}/b", "--block-size", "5000").status == 1
     assert not client.exists(f"{base}/b")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "empty").touch()
+    for name, why in (("pipe", "a file or a block device"), ("empty", "an empty file")):
+        refused = cow("import", tmp_path / name, f"{base}/b")
+        assert refused.status == 1 and why in refused.stderr, refused.stderr
+        assert str(tmp_path / name) in refused.stderr
+    assert not client.exists(f"{base}/b")
     failed = cow("export", f"{base}/none", tmp_path / "out")
     assert failed.status == 1 and not (tmp_path / "out").exists()
 

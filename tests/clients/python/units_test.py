@@ -14,6 +14,7 @@ import cowshed
 import pytest
 from cowshed import calls, channel, errors
 from cowshed.cli.base import Label, Size, Span
+from cowshed.cli.inspect import destroy_forecast
 from cowshed.cli.output import human_bytes, human_span, to_json
 from cowshed.file import UnflushedRanges, merge
 from cowshed.images import differing_runs, file_extents, runs
@@ -44,6 +45,17 @@ SERVICES = [
 def test_addresses(given: str | None, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COWSHED_ADDRESS", raising=False)
     assert channel.resolve_address(given) == expected
+
+
+def test_destroy_forecast_says_when_there_is_no_livelist() -> None:
+    livelist = pool_pb2.GetLivelistResponse(
+        exists=True, garbage_ratio=0.25, total_entries=1200, total_bytes=3 << 20, destroy_seconds=0.5
+    )
+    assert destroy_forecast(livelist) == (
+        "25% of the logged blocks are freed; destroying it reads 1,200 entries and gives back "
+        "3.0 MiB in about 0.5 s"
+    )
+    assert "walk its tree" in destroy_forecast(pool_pb2.GetLivelistResponse())
 
 
 def test_wrong_address_is_told() -> None:

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
+import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -68,11 +70,16 @@ def import_image(
         changed_only: compare with what is stored and write only the blocks that differ.
         resize: give an existing dataset the file's size; else another size is refused.
 
+    Raises:
+        OSError: the file cannot be read, is empty, or is neither a file nor a block device.
+
     A dataset that was created for the import is destroyed again if the import fails. An existing
     one may be left half overwritten: take a snapshot first, or repeat with `changed_only`.
     """
-    with open(path, "rb", buffering=0) as file:
+    with _open_image(path) as file:
         size = os.lseek(file.fileno(), 0, os.SEEK_END)
+        if size == 0:
+            raise OSError(errno.EINVAL, "an empty file is no image", os.fspath(path))
         dataset, created = _target(client, name, size, block_size, resize)
         importer = _Importer(file.fileno(), size, dataset, created, progress)
         try:
@@ -89,6 +96,17 @@ def import_image(
     return ImportResult(
         client.get(name), created, importer.written, importer.zeroed, importer.unchanged, txg
     )
+
+
+def _open_image(path: str | os.PathLike[str]) -> io.FileIO:
+    """Opens what has a size and can be read at any place; a FIFO does not wait for its writer."""
+    file = open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb", buffering=0)
+    mode = os.fstat(file.fileno()).st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISBLK(mode)):
+        file.close()
+        message = "an image is a file or a block device; write a pipe's bytes to a file first"
+        raise OSError(errno.EINVAL, message, os.fspath(path))
+    return file
 
 
 def _target(

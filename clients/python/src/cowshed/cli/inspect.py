@@ -332,11 +332,18 @@ def livelist(app: App, name: str) -> None:
     ]
     app.rows(columns, rows, lambda: whole)
     if app.on_tty and not (app.json or app.quiet):
-        click.echo(
-            f"{whole.garbage_ratio:.0%} of the logged blocks are freed; destroying it reads "
-            f"{whole.total_entries:,} entries and gives back {human_bytes(whole.total_bytes)} in "
-            f"about {whole.destroy_seconds:.3g} s"
-        )
+        click.echo(destroy_forecast(whole))
+
+
+def destroy_forecast(livelist: pool_pb2.GetLivelistResponse) -> str:
+    """What destroying the dataset would cost, in a sentence."""
+    if not livelist.exists:
+        return "no livelist: dropped, or being rebuilt; destroying it now would walk its tree"
+    return (
+        f"{livelist.garbage_ratio:.0%} of the logged blocks are freed; destroying it reads "
+        f"{livelist.total_entries:,} entries and gives back {human_bytes(livelist.total_bytes)} in "
+        f"about {livelist.destroy_seconds:.3g} s"
+    )
 
 
 @click.command(cls=Verb)
