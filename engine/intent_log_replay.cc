@@ -48,6 +48,22 @@ absl::Status WriteInto(Volume& volume, uint64_t offset, std::span<const std::byt
   return absl::OkStatus();
 }
 
+// Block by block, around what is damaged: that was lost before, and reads so.
+absl::Status WriteAround(Volume& volume, uint64_t offset, std::span<const std::byte> data,
+                         uint64_t length) {
+  const uint64_t block_bytes = volume.block_bytes();
+  while (length > 0) {
+    const uint64_t part = std::min(length, block_bytes - offset % block_bytes);
+    const auto bytes = data.first(data.empty() ? 0 : static_cast<size_t>(part));
+    const absl::Status status = WriteInto(volume, offset, bytes, part);
+    if (!absl::IsDataLoss(status)) RETURN_IF_ERROR(status);
+    data = data.subspan(bytes.size());
+    offset += part;
+    length -= part;
+  }
+  return absl::OkStatus();
+}
+
 absl::Status WithRemedy(const absl::Status& damage) {
   return absl::DataLossError(StrCat(StdView(damage.message()),
                                     "; `cowshed check --repair` drops the log, and with it what "
@@ -174,12 +190,18 @@ absl::Status IntentLog::ReplayEntry(const IntentLogReader::Entry& entry) {
   const std::string uid = FormatUid(parts_.uid, entry.dataset);
   std::shared_ptr<Head> head = parts_.heads.Open(id, uid, *record, txg);
   if (head == nullptr) return ReplayEntry(entry);  // a commit came in between: read again
-  ++parts_.stats.log_replayed_entries;
   const auto volume =
       MakeHeadVolume(parts_, txgs_, std::move(head), "a dataset", Holding::kReplays);
-  return WriteInto(*volume, entry.offset_bytes,
-                   entry.is_zeros() ? std::span<const std::byte>() : entry.data.first(length),
-                   length);
+  const std::span<const std::byte> data =
+      entry.is_zeros() ? std::span<const std::byte>() : entry.data.first(length);
+  absl::Status status = WriteInto(*volume, entry.offset_bytes, data, length);
+  if (absl::IsDataLoss(status)) {
+    ++parts_.stats.log_lost_entries;
+    return WriteAround(*volume, entry.offset_bytes, data, length);
+  }
+  RETURN_IF_ERROR(status);
+  ++parts_.stats.log_replayed_entries;
+  return absl::OkStatus();
 }
 
 // All of it is in the trees: the record says so, and no cut is of any use any more.

@@ -23,6 +23,7 @@
 #include "engine/store/intent_log_batch.h"
 #include "engine/store/lmdb_pages.h"
 #include "engine/store/meta_copy.h"
+#include "engine/trim.h"
 
 namespace cowshed::engine {
 namespace {
@@ -111,7 +112,9 @@ class RepairImpl final : public Repair {
       // All that is in it is counted anew, or in the superblock, or a setting.
       state_->pool.emplace();
       state_->pool->uid = blocks_->superblock().pool_uid;
-      state_->Lose("pool", "its record is lost: settings of reclaim are the defaults again");
+      state_->Lose("pool",
+                   "its record is lost: settings of reclaim are the defaults again, and durable "
+                   "writes that only the intent log held are lost");
     }
     return state_->pool->uid == blocks_->superblock().pool_uid
                ? absl::OkStatus()
@@ -125,14 +128,15 @@ class RepairImpl final : public Repair {
         pool.blocks_stamp_txg != superblock.base_stamp_txg) {
       state_->plan.push_back("blocks and metadata are of different times: all data is read");
       state_->verify_data = true;
+      state_->log_is_known = false;
     }
-    RETURN_IF_ERROR(DropIntentLog());
     pool.capacity_sectors = superblock.capacity_sectors;
     state_->txg = std::max(pool.txg, superblock.stamp_txg);
     for (const auto& [id, snapshot] : state_->snapshots) {
       state_->txg = std::max(state_->txg, snapshot.txg);
     }
     ++state_->txg;
+    RETURN_IF_ERROR(SettleIntentLog());
     pool.txg = state_->txg;
     pool.blocks_stamp_txg = superblock.stamp_txg;
     pool.next_id = std::max(pool.next_id, GreatestId() + 1) + (from_copy_ ? kIdsLeftOut : 0);
@@ -161,25 +165,63 @@ class RepairImpl final : public Repair {
     return absl::OkStatus();
   }
 
-  // Its ring becomes free as everything that nobody marks. What it holds is younger than what is
-  // brought back, and would be played into trees that are not the ones it was written for.
-  absl::Status DropIntentLog() {
+  // What it holds was written to the heads of the last commit. Where those come back it stays, for
+  // the next opening to replay; else its ring becomes free as everything that nobody marks.
+  absl::Status SettleIntentLog() {
     PoolRecord& pool = *state_->pool;
     if (!pool.has_intent_log()) return absl::OkStatus();
-    state_->plan.emplace_back("the intent log is dropped: the first durable write makes a new one");
-    // What a copy says of the ring is no longer true: it is younger than all that is brought back.
-    const absl::StatusOr<IntentLogBacklog> backlog =
-        from_copy_ ? IntentLogBacklog() : ReadIntentLogBacklog(blocks_->file(), pool.intent_log);
-    if (!backlog.ok() && !absl::IsDataLoss(backlog.status())) return backlog.status();
-    if (!backlog.ok()) {
-      state_->Lose("intent log", std::string(StdView(backlog.status().message())) +
-                                     ": durable writes since the last commit are lost");
-    } else if (backlog->batches > 0) {
-      state_->Lose("intent log", StrCat(backlog->batches, " batches with ", backlog->bytes,
-                                        " bytes of durable writes had not been replayed"));
+    IntentLogBacklog backlog;
+    std::string why_not;
+    // Of what is younger than a copy nothing is promised.
+    if (!from_copy_) RETURN_IF_ERROR(JudgeIntentLog(&backlog, &why_not));
+    if (why_not.empty() && backlog.batches > 0) {
+      state_->plan.push_back(StrCat("the intent log stays: ", backlog.batches, " batches with ",
+                                    backlog.bytes, " bytes of durable writes are replayed when ",
+                                    "the pool is opened"));
+      SpareOlderHeads();
+      return absl::OkStatus();
     }
+    if (!why_not.empty()) {
+      state_->Lose("intent log", why_not + ": durable writes since the last commit are lost");
+    }
+    state_->plan.emplace_back("the intent log is dropped: the first durable write makes a new one");
     pool.DropIntentLog();
+    state_->log_cuts.clear();
     return absl::OkStatus();
+  }
+
+  // What is in it, and why that cannot be replayed, if so.
+  absl::Status JudgeIntentLog(IntentLogBacklog* backlog, std::string* why_not) {
+    if (!state_->log_is_known) {
+      *why_not = "what is in it is not known any more";
+      return absl::OkStatus();
+    }
+    const auto found = ReadIntentLogBacklog(blocks_->file(), state_->pool->intent_log);
+    if (!found.ok() && !absl::IsDataLoss(found.status())) return found.status();
+    if (!found.ok()) {
+      *why_not = StdView(found.status().message());
+    } else if (LostLogCut()) {
+      *why_not = "what was rolled back since it was written is not known any more";
+    } else {
+      *backlog = *found;
+    }
+    return absl::OkStatus();
+  }
+
+  bool LostLogCut() const {
+    return std::any_of(state_->damaged.begin(), state_->damaged.end(), [](const auto& damaged) {
+      return damaged.first == Table::kStates && IsLogCut(damaged.second);
+    });
+  }
+
+  // As a rollback of each to nothing would.
+  void SpareOlderHeads() {
+    for (const DatasetId id : state_->older_heads) {
+      Encoder cut;
+      cut.Put(IntentLogCut{.layer = state_->pool->intent_log.committed_layer});
+      state_->log_cuts.emplace(Key(StateKey::kLogCut, id, state_->txg), cut.Take());
+      state_->Lose(state_->NameOf(id), "what the intent log holds for it is left out");
+    }
   }
 
   uint64_t GreatestId() const {

@@ -19,6 +19,9 @@
 // Lost data   A node that cannot be read stays in its tree, so that what was below it is DATA_LOSS
 //             for ever and never zeros; its sector is overwritten, so that it cannot come back and
 //             name sectors that others have by then. Each is reported with its dataset and blocks.
+// Intent log  Stays, to be replayed by the next opening, where the heads that it was written to
+// come
+//             back; of a head that is older now it is left out. Else it is dropped, and reported.
 // From a copy The whole state is that of the copy's txg; every block is read, and those that have
 //             been written over since are reported.
 // Safety      Prepare writes to `meta.repair` only. Apply puts it in place in one rename; the old

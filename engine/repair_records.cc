@@ -238,6 +238,9 @@ class Writer {
     RETURN_IF_ERROR(WriteDatasets());
     for (const auto& [id, job] : state_.jobs) RETURN_IF_ERROR(StoreRecord(txn_, Key(id), job));
     RETURN_IF_ERROR(WriteOperations());
+    for (const auto& [key, cut] : state_.log_cuts) {
+      RETURN_IF_ERROR(txn_.Put(Table::kStates, key, cut));
+    }
     pool_.requests = 0;
     for (const auto& [key, value] : state_.replies) {
       pool_.requests += key.first == Table::kRequestTimes ? 1 : 0;

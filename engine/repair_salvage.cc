@@ -6,6 +6,7 @@
 #include "engine/repair_state.h"
 #include "engine/store/lmdb_pages.h"
 #include "engine/store/meta_tables.h"
+#include "engine/trim.h"
 
 namespace cowshed::engine {
 namespace {
@@ -68,6 +69,9 @@ bool KeepRecord(Table table, std::string_view key, std::string_view value, Repai
     case Table::kRequestTimes:
       state->replies.emplace(std::pair(table, std::string(key)), std::string(value));
       return true;
+    case Table::kStates:
+      if (IsLogCut(key)) state->log_cuts.emplace(key, value);
+      return true;
     default:
       KeepIndex(table, key, value, state);
       return true;
@@ -75,6 +79,11 @@ bool KeepRecord(Table table, std::string_view key, std::string_view value, Repai
 }
 
 }  // namespace
+
+bool IsLogCut(std::string_view key) {
+  const Key prefix(StateKey::kLogCut);
+  return key.starts_with(std::string_view(prefix));
+}
 
 absl::StatusOr<bool> SalvageRecords(const std::string& path, RepairState* state) {
   ASSIGN_OR_RETURN(const LmdbReport report, WalkLmdb(path, [state](const LmdbEntry& entry) {
@@ -105,6 +114,7 @@ absl::Status SalvageFromCopy(const std::string& path, Txg copy_txg, RepairState*
   };
   if (!state->pool.has_value() && copy.pool.has_value()) {
     state->pool = copy.pool;
+    state->log_is_known = false;
     take("the pool's record");
   }
   // A snapshot never changes but for what is counted anew: where it still is one, the copy is
@@ -147,6 +157,7 @@ absl::Status SalvageFromCopy(const std::string& path, Txg copy_txg, RepairState*
     record.tree = state->snapshots.at(own.rbegin()->second).tree;
     record.operation = OperationId{};
     state->datasets.emplace(id, std::move(record));
+    state->older_heads.insert(id);
     take(StrCat("the record of dataset #", static_cast<uint64_t>(id)));
     state->Lose(state->NameOf(id), "its contents are those of its newest snapshot");
   }

@@ -37,6 +37,7 @@ struct RepairState {
   std::map<OperationId, OperationRecord> operations;
   std::map<std::pair<SnapshotId, std::string>, HoldRecord> holds;
   std::map<std::pair<Table, std::string>, std::string> replies;  // kRequests, kRequestTimes
+  std::map<std::string, std::string> log_cuts;                   // of kStates
 
   // What the indexes say about records that may be lost.
   struct Name {
@@ -47,6 +48,9 @@ struct RepairState {
   std::map<DatasetId, SnapshotId> clone_of;
   std::set<SnapshotId> indexed;
   std::set<std::pair<Table, std::string>> damaged;  // keys whose values are
+
+  bool log_is_known = true;         // what the pool's record says of the intent log is true
+  std::set<DatasetId> older_heads;  // older than what the intent log holds for them was written to
 
   bool verify_data = false;  // read every block
   Txg txg = 0;               // of the commit that the repair makes
@@ -74,6 +78,9 @@ struct RepairState {
 absl::StatusOr<bool> SalvageRecords(const std::string& path, RepairState* state);
 // Adds from a copy what is lost and still true there: directories, snapshots, holds, operations.
 absl::Status SalvageFromCopy(const std::string& path, Txg copy_txg, RepairState* state);
+
+// Whether this key of kStates is that of a cut of the intent log.
+bool IsLogCut(std::string_view key);
 
 // Makes the records fit each other; afterwards nothing is left to reclaim but detached prefixes.
 void SettleRecords(RepairState* state);

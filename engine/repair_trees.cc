@@ -40,6 +40,7 @@ class Marker {
     snapshots_ = state_.SnapshotsByDataset();
     ClearSums();
     for (const auto& [origin_txg, id] : order) RETURN_IF_ERROR(MarkDataset(id));
+    MarkIntentLog();
     return Sweep();
   }
 
@@ -108,6 +109,19 @@ class Marker {
     ASSIGN_OR_RETURN(const Sums sums, Mark(tree.root));
     if (sums.lost) RETURN_IF_ERROR(ReportLost(tree.root, 0));
     return sums;
+  }
+
+  void MarkIntentLog() {
+    if (!pool_.has_intent_log()) return;
+    const uint64_t begin = pool_.intent_log.address;
+    const uint64_t end = begin + pool_.intent_log.sectors;
+    if (marked_.CountIn(begin, end) == 0) {
+      marked_.Add(begin, end);
+      return;
+    }
+    state_.Lose("intent log", "blocks lie in its ring: durable writes since the last commit");
+    pool_.DropIntentLog();
+    state_.log_cuts.clear();
   }
 
   absl::StatusOr<Sums> Mark(const BlockPtr& pointer) {

@@ -119,7 +119,7 @@ struct PoolStats {
   Counter attachments_cut;  // asked to end by the server
   Counter meta_copies, meta_copy_failures;
   Counter log_batches, log_written_bytes, log_waiters;  // of the intent log; waiters it answered
-  Counter log_replayed_entries;                         // when the pool was opened
+  Counter log_replayed_entries, log_lost_entries;  // when the pool was opened; into damage: lost
   PerEnum<LogFallback> log_fallbacks;
   PerEnum<DestroyKind> destroy_requests;
   PerEnum<DestroyMethod> destroy_methods;

@@ -123,6 +123,10 @@ void WarnOfOpenDoors(const ServeOptions& options, const Server& server,
 absl::Status Run(const ServeOptions& options) {
   ASSIGN_OR_RETURN(auto server_options, ServerOptionsOf(options));
   ASSIGN_OR_RETURN(const auto pool, engine::Pool::Open(options.pool));
+  if (const uint64_t lost = pool->stats().log_lost_entries.load(); lost > 0) {
+    spdlog::error(
+        "{} durable writes could not be replayed: what is there is damaged (cowshed check)", lost);
+  }
   ASSIGN_OR_RETURN(server_options.secret,
                    ReadOrMakeSecret(options.pool.directory + "/token.secret"));
   const uint64_t wanted = options.pool.capacity_bytes / engine::kSectorBytes * engine::kSectorBytes;

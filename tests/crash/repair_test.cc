@@ -9,6 +9,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -16,11 +17,13 @@
 #include <vector>
 
 #include "engine/names.h"
+#include "engine/store/intent_log_format.h"
 #include "engine/store/lmdb_pages.h"
 #include "engine/store/meta_copy.h"
 #include "engine/store/records.h"
 #include "engine/store/region_records.h"
 #include "engine/tree/live_list.h"
+#include "engine/trim.h"
 #include "tests/crash/damaged_pool.h"
 #include "tests/support/testing.h"
 
@@ -52,6 +55,33 @@ class RepairTest : public ::testing::Test {
     const auto meta = ValueOf(MetaStore::Open(options_.directory + "/meta", /*create=*/false,
                                               /*read_only=*/true, MetaStoreOptions()));
     ASSERT_OK(CopyMeta(*meta, options_.directory, txg, uint64_t{1} << 30).status());
+  }
+  // Dies with a durable write to the beginning of each of these that no txg has seen.
+  void CrashWithDurableWrites(const std::vector<std::string>& names) {
+    const auto pool = Open();
+    const auto write = [&](const std::string& name, const std::string& bytes) {
+      const auto volume = ValueOf(pool->OpenVolume(name, ""));
+      ASSERT_OK(volume->Write(0, std::as_bytes(std::span(bytes))));
+      Await<absl::Status> done;
+      volume->MakeDurable(done.Callback());
+      ASSERT_OK(done.Wait());
+      image_.contents.at(name).replace(0, bytes.size(), bytes);
+    };
+    write(names[0], "the first one waits for a ring");
+    for (const std::string& name : names) write(name, "durable: " + name);
+    EXPECT_EQ(pool->stats().log_waiters.load(), names.size());
+    UseCopy("crashed");
+  }
+  // Damages the root of a dataset's tree.
+  void DamageRoot(const std::string& name);
+  // Damages the value of a key of the metadata.
+  void FlipValue(const std::string& table, const std::string& key) {
+    std::optional<uint64_t> offset;
+    ASSERT_OK(WalkLmdb(meta_path(), [&](const LmdbEntry& entry) {
+                if (entry.table == table && entry.key == key) offset = entry.value_offset;
+              }).status());
+    ASSERT_TRUE(offset.has_value()) << table;
+    FlipBits(meta_path(), *offset + 3, 1);
   }
   std::unique_ptr<Pool> Open() { return ValueOf(Pool::Open(options_)); }
 
@@ -109,6 +139,18 @@ class RepairTest : public ::testing::Test {
 
 DatasetRecord RecordOf(WriteTxn& txn, const std::string& name) {
   return ValueOf(LoadRecord<DatasetRecord>(txn, Key(*ValueOf(Names::Find(txn, name)))));
+}
+
+void RepairTest::DamageRoot(const std::string& name) {
+  BlockPtr root;
+  ChangeMeta(options_.directory, [&](WriteTxn& txn) {
+    root = RecordOf(txn, name).tree.root;
+    // A change, so that there is something to commit.
+    ASSERT_OK(
+        StoreRecord(txn, PoolRecord::kKey, ValueOf(LoadRecord<PoolRecord>(txn, PoolRecord::kKey))));
+  });
+  Overwrite(options_.directory + "/blocks", root.address * kSectorBytes,
+            std::string(kSectorBytes, '\x11'));
 }
 
 TEST_F(RepairTest, SoundPoolStaysWhatItIs) {
@@ -264,15 +306,7 @@ TEST_F(RepairTest, CopyNamesWhatHasBeenWrittenOver) {
 }
 
 TEST_F(RepairTest, UnreadableNodeIsNamedAndTheRestGoesOn) {
-  BlockPtr root;
-  ChangeMeta(options_.directory, [&](WriteTxn& txn) {
-    root = RecordOf(txn, "dir/deep/clone").tree.root;
-    // A change, so that there is something to commit.
-    ASSERT_OK(
-        StoreRecord(txn, PoolRecord::kKey, ValueOf(LoadRecord<PoolRecord>(txn, PoolRecord::kKey))));
-  });
-  Overwrite(options_.directory + "/blocks", root.address * kSectorBytes,
-            std::string(kSectorBytes, '\x11'));
+  DamageRoot("dir/deep/clone");
   RepairIt();
   EXPECT_THAT(lost_, HasSubstr("dir/deep/clone: blocks [0, "));
   EXPECT_THAT(findings_, testing::Not(HasSubstr("I1")));
@@ -317,6 +351,78 @@ TEST_F(RepairTest, LostRecordsComeFromACopyOrFromASnapshot) {
   const PoolImage found = ValueOf(ReadImage(*pool));
   EXPECT_TRUE(found == expected) << Difference(expected, found);
   ExpectEmptied(*pool);
+}
+
+// ---- With writes that only the intent log holds -------------------------------------------------
+
+TEST_F(RepairTest, DurableWritesAreReplayedAfterwards) {
+  CrashWithDurableWrites({"a", "promoted"});
+  RepairIt();
+  ExpectWhole();
+}
+
+// Bug: a pool whose log held a write to what is damaged could not be opened any more.
+TEST_F(RepairTest, LogIsReplayedAroundDamage) {
+  CrashWithDurableWrites({"a", "dir/deep/clone"});
+  DamageRoot("dir/deep/clone");
+  const std::string crashed = options_.directory;
+  options_.directory += ".repaired";
+  CopyPool(crashed, options_.directory);
+  RepairIt();
+  for (const std::string& directory : {crashed, crashed + ".repaired"}) {
+    options_.directory = directory;
+    const auto pool = Open();
+    const ReadResult read = ReadAgain(*pool, image_);
+    EXPECT_EQ(read.wrong, "");
+    EXPECT_EQ(read.lossy, std::set<std::string>{"dir/deep/clone"});
+    EXPECT_EQ(pool->stats().log_replayed_entries.load(), 1u);
+    EXPECT_EQ(pool->stats().log_lost_entries.load(), 1u);
+  }
+}
+
+// What the log holds was written over contents that are gone.
+TEST_F(RepairTest, HeadThatIsOlderGetsNothingOfTheLog) {
+  MakeMetaCopy(1);
+  CrashWithDurableWrites({"a", "promoted"});
+  std::string key;
+  ChangeMeta(options_.directory, [&](WriteTxn& txn) {
+    key = std::string(Key(*ValueOf(Names::Find(txn, "promoted"))));
+  });
+  FlipValue("datasets", key);
+  RepairIt();
+  EXPECT_EQ(findings_, "");
+  EXPECT_THAT(lost_, HasSubstr("promoted: its contents are those of its newest snapshot"));
+  EXPECT_THAT(lost_, HasSubstr("promoted: what the intent log holds for it is left out"));
+  image_.contents["promoted"] = image_.contents.at("promoted@s");
+  lost_.clear();
+  ExpectWhole();
+}
+
+// An older record does not say where the log begins, and what has been committed of it.
+TEST_F(RepairTest, LogOfAnOlderPoolRecordIsDropped) {
+  CrashWithDurableWrites({"a"});
+  MakeMetaCopy(1);
+  FlipValue("pool", std::string(std::string_view(PoolRecord::kKey)));
+  RepairIt();
+  EXPECT_EQ(findings_, "");
+  EXPECT_THAT(lost_, HasSubstr("intent log: what is in it is not known any more"));
+  EXPECT_NE(ValueOf(ReadImage(*Open())).contents.at("a"), image_.contents.at("a"));
+}
+
+TEST_F(RepairTest, LogWhoseCutsAreLostIsDropped) {
+  CrashWithDurableWrites({"a"});
+  std::string key;
+  ChangeMeta(options_.directory, [&](WriteTxn& txn) {
+    const auto id = *ValueOf(Names::Find(txn, "promoted"));
+    key = std::string(Key(StateKey::kLogCut, id, Txg{1}));
+    Encoder cut;
+    cut.Put(IntentLogCut());
+    ASSERT_OK(txn.Put(Table::kStates, key, cut.Take()));
+  });
+  FlipValue("states", key);
+  RepairIt();
+  EXPECT_EQ(findings_, "");
+  EXPECT_THAT(lost_, HasSubstr("what was rolled back since it was written"));
 }
 
 TEST_F(RepairTest, PoolKeepsTwoCopies) {

@@ -89,6 +89,7 @@ NOT_SHOWN = {
     "cowshed_intent_log_used_bytes": "what is full shows in Durable writes, as its reason",
     "cowshed_intent_log_written_bytes_total": "Durable writes counts the batches",
     "cowshed_intent_log_replayed_entries_total": "once, at a start",
+    "cowshed_intent_log_lost_entries_total": "once, at a start; checksum errors show it",
     "cowshed_engine_copied_bytes_total": "for benchmarks: copies per byte served",
     "cowshed_service_copied_bytes_total": "for benchmarks: copies per byte served",
     "process_virtual_memory_bytes": "address space, nearly all of it the metadata's map",
