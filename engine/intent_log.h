@@ -33,6 +33,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "engine/base/mutex.h"
@@ -40,6 +41,7 @@
 #include "engine/head.h"
 #include "engine/store/intent_log_batch.h"
 #include "engine/txg.h"
+#include "engine/volume.h"
 
 namespace cowshed::engine {
 
@@ -122,9 +124,10 @@ class IntentLog {
   void Show() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   absl::Status LoadCuts() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status ReplayBatch(const IntentLogReader::Batch& batch);
-  absl::Status ReplayEntry(const IntentLogReader::Entry& entry);
-  absl::Status FinishReplay();
+  using Replayed = absl::flat_hash_map<uint64_t, std::shared_ptr<Volume>>;  // by dataset id
+  absl::Status ReplayBatch(const IntentLogReader::Batch& batch, Replayed* replayed);
+  absl::Status ReplayEntry(const IntentLogReader::Entry& entry, Replayed* replayed);
+  absl::Status FinishReplay(const Replayed& replayed);
 
   PoolParts& parts_;
   TxgManager& txgs_;

@@ -64,10 +64,8 @@ absl::Status WriteAround(Volume& volume, uint64_t offset, std::span<const std::b
   return absl::OkStatus();
 }
 
-absl::Status WithRemedy(const absl::Status& damage) {
-  return absl::DataLossError(StrCat(StdView(damage.message()),
-                                    "; `cowshed check --repair` drops the log, and with it what "
-                                    "only the log holds"));
+absl::Status WithRemedy(const absl::Status& damage, std::string_view remedy) {
+  return absl::DataLossError(StrCat(StdView(damage.message()), remedy));
 }
 
 }  // namespace
@@ -95,7 +93,11 @@ absl::Status IntentLog::Load(const PoolRecord& record) {
     ring_ = record.intent_log;
     while (true) {
       const absl::StatusOr<std::optional<IntentLogReader::Batch>> next = reader.Next();
-      if (absl::IsDataLoss(next.status())) return WithRemedy(next.status());
+      if (absl::IsDataLoss(next.status())) {
+        return WithRemedy(next.status(),
+                          "; `cowshed check --repair` drops the log, and with it "
+                          "what only the log holds");
+      }
       RETURN_IF_ERROR(next.status());
       if (!next->has_value()) break;
       const IntentLogReader::Batch& batch = **next;
@@ -144,16 +146,17 @@ absl::Status IntentLog::Replay() {
   RETURN_IF_ERROR(parts_.blocks.file().Sync());
   if (!waits) return absl::OkStatus();
   IntentLogReader reader(parts_.blocks.file(), ring);
+  Replayed replayed;
   while (true) {
     ASSIGN_OR_RETURN(const std::optional<IntentLogReader::Batch> batch, reader.Next());
     if (!batch.has_value()) break;
-    RETURN_IF_ERROR(ReplayBatch(*batch));
+    RETURN_IF_ERROR(ReplayBatch(*batch, &replayed));
     RETURN_IF_ERROR(Failpoints::Hit("log.batch_replayed"));
   }
-  return FinishReplay();
+  return FinishReplay(replayed);
 }
 
-absl::Status IntentLog::ReplayBatch(const IntentLogReader::Batch& batch) {
+absl::Status IntentLog::ReplayBatch(const IntentLogReader::Batch& batch, Replayed* replayed) {
   for (const IntentLogReader::Entry& entry : batch.entries) {
     IntentLogReader::Entry kept = entry;
     {
@@ -167,12 +170,12 @@ absl::Status IntentLog::ReplayBatch(const IntentLogReader::Batch& batch) {
         kept.length_bytes = std::min(kept.length_bytes, room);
       }
     }
-    RETURN_IF_ERROR(ReplayEntry(kept));
+    RETURN_IF_ERROR(ReplayEntry(kept, replayed));
   }
   return absl::OkStatus();
 }
 
-absl::Status IntentLog::ReplayEntry(const IntentLogReader::Entry& entry) {
+absl::Status IntentLog::ReplayEntry(const IntentLogReader::Entry& entry, Replayed* replayed) {
   const auto id = static_cast<DatasetId>(entry.dataset);
   std::optional<DatasetRecord> record;
   Txg txg = 0;
@@ -187,26 +190,44 @@ absl::Status IntentLog::ReplayEntry(const IntentLogReader::Entry& entry) {
   const uint64_t room = size - std::min(size, entry.offset_bytes);
   const uint64_t length = std::min(entry.length_bytes, room);
   if (length == 0) return absl::OkStatus();
-  const std::string uid = FormatUid(parts_.uid, entry.dataset);
-  std::shared_ptr<Head> head = parts_.heads.Open(id, uid, *record, txg);
-  if (head == nullptr) return ReplayEntry(entry);  // a commit came in between: read again
-  const auto volume =
-      MakeHeadVolume(parts_, txgs_, std::move(head), "a dataset", Holding::kReplays);
+  auto found = replayed->find(entry.dataset);
+  if (found == replayed->end()) {
+    const std::string uid = FormatUid(parts_.uid, entry.dataset);
+    std::shared_ptr<Head> head = parts_.heads.Open(id, uid, *record, txg);
+    if (head == nullptr) return ReplayEntry(entry, replayed);  // a commit came between: read again
+    found = replayed
+                ->emplace(entry.dataset,
+                          MakeHeadVolume(parts_, txgs_, std::move(head),
+                                         StrCat("dataset #", entry.dataset), Holding::kReplays))
+                .first;
+  }
+  Volume& volume = *found->second;
   const std::span<const std::byte> data =
       entry.is_zeros() ? std::span<const std::byte>() : entry.data.first(length);
-  absl::Status status = WriteInto(*volume, entry.offset_bytes, data, length);
+  absl::Status status = WriteInto(volume, entry.offset_bytes, data, length);
   if (absl::IsDataLoss(status)) {
     ++parts_.stats.log_lost_entries;
-    return WriteAround(*volume, entry.offset_bytes, data, length);
+    return WriteAround(volume, entry.offset_bytes, data, length);
   }
   RETURN_IF_ERROR(status);
   ++parts_.stats.log_replayed_entries;
   return absl::OkStatus();
 }
 
-// All of it is in the trees: the record says so, and no cut is of any use any more.
-absl::Status IntentLog::FinishReplay() {
+// Once all of it is in the trees the record says so, and no cut is of any use any more.
+absl::Status IntentLog::FinishReplay(const Replayed& replayed) {
   RETURN_IF_ERROR(Wait([this](auto done) { txgs_.Flush(nullptr, std::move(done)); }).status());
+  for (const auto& entry : replayed) {
+    // A head that the txg could not sync lost what was replayed, and reads as it did before.
+    const absl::Status status =
+        Wait([&](auto done) { entry.second->Flush(std::move(done)); }).status();
+    if (absl::IsDataLoss(status)) {
+      return WithRemedy(status,
+                        ": the intent log cannot be replayed; `cowshed check --repair` makes "
+                        "the lists anew and keeps the log, --drop-intent-log gives it up");
+    }
+    RETURN_IF_ERROR(status);
+  }
   RETURN_IF_ERROR(Failpoints::Hit("log.replayed"));
   Task task;
   task.run = [this](TxgContext& context) -> absl::StatusOr<Verdict> {

@@ -200,6 +200,8 @@ class RepairImpl final : public Repair {
     if (!found.ok() && !absl::IsDataLoss(found.status())) return found.status();
     if (!found.ok()) {
       *why_not = StdView(found.status().message());
+    } else if (options_.drop_log && found->batches > 0) {
+      *why_not = "as asked for";
     } else if (LostLogCut()) {
       *why_not = "what was rolled back since it was written is not known any more";
     } else {

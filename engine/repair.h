@@ -19,9 +19,9 @@
 // Lost data   A node that cannot be read stays in its tree, so that what was below it is DATA_LOSS
 //             for ever and never zeros; its sector is overwritten, so that it cannot come back and
 //             name sectors that others have by then. Each is reported with its dataset and blocks.
-// Intent log  Stays, to be replayed by the next opening, where the heads that it was written to
-// come
-//             back; of a head that is older now it is left out. Else it is dropped, and reported.
+// Intent log  Stays for the next opening to replay, where the heads that it was written to are
+//             there; left out is what it holds for one that is older now. Else it is dropped, and
+//             that is reported.
 // From a copy The whole state is that of the copy's txg; every block is read, and those that have
 //             been written over since are reported.
 // Safety      Prepare writes to `meta.repair` only. Apply puts it in place in one rename; the old
@@ -45,6 +45,7 @@ namespace cowshed::engine {
 struct RepairOptions {
   PoolOptions pool;
   bool from_copy = false;  // the newest copy's state, whatever the metadata is like
+  bool drop_log = false;   // the intent log is given up, although it could stay
 };
 
 class Repair {

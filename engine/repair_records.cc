@@ -295,7 +295,10 @@ class Writer {
   // An operation waits for jobs, for what is doomed or deferred, and for trims.
   void SettleOperations() {
     std::map<OperationId, uint64_t> waits;
-    for (const auto& [id, job] : state_.jobs) ++waits[job.operation];
+    for (auto& [id, job] : state_.jobs) {
+      if (!state_.operations.contains(job.operation)) job.operation = OperationId{};
+      ++waits[job.operation];
+    }
     for (auto& [id, dataset] : state_.datasets) {
       if (!state_.operations.contains(dataset.operation)) dataset.operation = OperationId{};
       if (dataset.doomed || dataset.tree.trim_txg != 0) ++waits[dataset.operation];

@@ -119,7 +119,8 @@ class Marker {
       marked_.Add(begin, end);
       return;
     }
-    state_.Lose("intent log", "blocks lie in its ring: durable writes since the last commit");
+    state_.Lose("intent log",
+                "blocks lie in its ring: durable writes since the last commit are lost");
     pool_.DropIntentLog();
     state_.log_cuts.clear();
   }

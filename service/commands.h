@@ -38,6 +38,7 @@ struct CheckOptions {
   bool repair = false;     // what is damaged is repaired
   bool plan = false;       // with `repair`: only says what it would do
   bool from_copy = false;  // with `repair`: to the newest copy of the metadata, damaged or not
+  bool drop_log = false;   // with `repair`: without what only the intent log holds
 };
 
 // Recomputes all invariants of a pool that nobody serves, prints what it finds and, if asked to,

@@ -201,6 +201,10 @@ void AddCheck(CLI::App& command, CheckOptions& check) {
       .add_flag("--from-copy", check.from_copy,
                 "Go back to the newest copy of the metadata in the pool")
       ->needs(repair);
+  command
+      .add_flag("--drop-intent-log", check.drop_log,
+                "Give up what only the intent log holds, should it keep the pool from opening")
+      ->needs(repair);
 }
 
 absl::Status ArmFailpoints() {

@@ -215,7 +215,7 @@ int InChild(const Run& check) {
 }
 
 int RunRepair(const CheckOptions& options) {
-  const auto repair = engine::Repair::Prepare({options.pool, options.from_copy});
+  const auto repair = engine::Repair::Prepare({options.pool, options.from_copy, options.drop_log});
   if (!repair.ok()) {
     Report(repair.status());
     return kBeyondRepair;
@@ -252,7 +252,8 @@ int Check(const CheckOptions& options) {
     std::printf("damage\tmetadata\t%s\n", message.c_str());
     std::printf("damaged: nothing else could be checked\n");
   }
-  if (!options.repair || (code == 0 && !options.from_copy)) return code;
+  const bool asked = options.from_copy || options.drop_log;
+  if (!options.repair || (code == 0 && !asked)) return code;
   return RunRepair(options);
 }
 

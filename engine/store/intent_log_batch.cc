@@ -160,6 +160,12 @@ absl::StatusOr<std::optional<IntentLogReader::Batch>> IntentLogReader::Next() {
     return absl::DataLossError(StrCat("the intent log is damaged: batch ", sequence_,
                                       " cannot be read, and batch ", sequence_ + 1, " is there"));
   }
+  // The ring was written through once: nothing but damage makes the file end in it.
+  ASSIGN_OR_RETURN(const uint64_t size_bytes, file_.SizeBytes());
+  if (size_bytes < (log_.address + log_.sectors) * kSectorBytes) {
+    return absl::DataLossError(StrCat(
+        "the intent log is damaged: blocks ends before its ring, with ", size_bytes, " bytes"));
+  }
   return std::optional<Batch>();
 }
 

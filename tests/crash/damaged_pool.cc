@@ -109,6 +109,24 @@ void CopyPool(const std::string& from, const std::string& to) {
   ASSERT_EQ(std::system(command.c_str()), 0);
 }
 
+void CopyWithDurableWrites(PoolOptions options, const std::string& to,
+                           const std::vector<std::string>& names, PoolImage* image) {
+  options.txg_interval = std::chrono::hours(1);
+  const auto pool = ValueOf(Pool::Open(options));
+  const auto write = [&](const std::string& name, const std::string& bytes) {
+    const auto volume = ValueOf(pool->OpenVolume(name, ""));
+    ASSERT_OK(volume->Write(0, std::as_bytes(std::span(bytes))));
+    Await<absl::Status> done;
+    volume->MakeDurable(done.Callback());
+    ASSERT_OK(done.Wait());
+    image->contents.at(name).replace(0, bytes.size(), bytes);
+  };
+  write(names[0], "the first one waits for a ring");
+  for (const std::string& name : names) write(name, "durable: " + name);
+  ASSERT_EQ(pool->stats().log_waiters.load(), names.size());
+  CopyPool(options.directory, to);
+}
+
 std::vector<ValuePlace> FindValues(const std::string& pool_directory) {
   std::vector<ValuePlace> places;
   const LmdbReport report =

@@ -32,6 +32,11 @@ TempPool::Tweak DamageOptions();
 // A copy of a closed pool's directory, its holes kept.
 void CopyPool(const std::string& from, const std::string& to);
 
+// Writes durably to the beginning of each of `names`, and makes `to` the pool as a crash would
+// leave it then: the intent log alone has the writes. `image` gets them, too.
+void CopyWithDurableWrites(PoolOptions options, const std::string& to,
+                           const std::vector<std::string>& names, PoolImage* image);
+
 // Where the values of a metadata file lie.
 struct ValuePlace {
   std::string table;

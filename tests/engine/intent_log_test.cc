@@ -464,6 +464,19 @@ TEST_F(CrashedPoolTest, DamageBeforeTheEndIsRefusedAndRepairDropsTheLog) {
   EXPECT_EQ(ReadCopy(2 * kBlock), Bytes('\0'));
 }
 
+// Bug: batches that were cut off with the end of the file looked like the end of the log.
+TEST_F(CrashedPoolTest, FileThatEndsInTheRingIsDamage) {
+  fs::resize_file(options_.directory + "/blocks", batches_[1]);
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    const absl::Status refused = Pool::Open(options_).status();
+    EXPECT_CODE(refused, kDataLoss);
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("blocks ends before its ring"));
+  }
+  const auto repair = ValueOf(Repair::Prepare({options_, /*from_copy=*/false}));
+  ASSERT_EQ(repair->lost().size(), 1u);
+  EXPECT_EQ(repair->lost()[0].name, "intent log");
+}
+
 // Bug: a repair dropped what only the log held, though the heads it was written to were there.
 TEST_F(CrashedPoolTest, RepairKeepsTheLogForTheNextOpening) {
   {
