@@ -19,6 +19,12 @@ constexpr uint64_t kRing = 100;  // its first sector, and how many it has
 
 class LogReaderTest : public ::testing::Test {
  protected:
+  void SetUp() override { Begin(); }
+  // A file with an empty ring.
+  void Begin() {
+    file_ = MemoryFile();
+    ASSERT_OK(file_.Truncate(2 * kRing * kSectorBytes));
+  }
   // Writes a batch of `sectors`, whose entry says `layer`, to that place in the ring.
   void Put(uint64_t sequence, uint64_t offset_sectors, uint64_t sectors, uint64_t layer = 1,
            uint64_t log_id = 7) {
@@ -105,12 +111,18 @@ TEST_F(LogReaderTest, DamageBeforeTheLastBatchIsToldWhereverTheNextLies) {
   constexpr uint64_t kLongest = kMaxIntentBatchBytes / kSectorBytes;
   static_assert(kLongest > kRing, "any place of the ring is looked at");
   for (const uint64_t next : {uint64_t{52}, uint64_t{99}, uint64_t{0}}) {
-    file_ = MemoryFile();
+    Begin();
     Put(1, 50, next == 52 ? 2 : next == 99 ? 49 : 50);
     Put(2, next, 1);
     Damage(50, 0);
     EXPECT_CODE(Read(Log(50)).status(), kDataLoss) << next;
   }
+}
+
+TEST_F(LogReaderTest, FileThatEndsInTheRingIsDamaged) {
+  Put(1, 0, 2);
+  ASSERT_OK(file_.Truncate((2 * kRing - 1) * kSectorBytes));
+  EXPECT_CODE(Read(Log()).status(), kDataLoss);
 }
 
 TEST_F(LogReaderTest, BacklogCountsWhatNoCommitHas) {
