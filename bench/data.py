@@ -54,6 +54,19 @@ BARS = {
     "grpc_stream_read_over_empty_stream": at_least(0.6),
 }
 
+MISSES = {
+    "nbd_randwrite_16k_over_qcow2": (
+        "the client takes no more: nbdkit's RAM disk, which keeps nothing, is no faster than the server, "
+        "nor is the same load on the file system without any"
+    ),
+    "nbd_fsync_4k_16_writers_over_qemu_raw": (
+        "around 2, 1.7 to 2.2 from run to run. A batch of the intent log has five writers in the mean and "
+        "takes 0.11 ms on an idle machine, but 0.28 ms while 16 clients and their threads fill two "
+        "processors. Larger batches (waiting, yielding), direct I/O, a shorter slice or a higher priority "
+        "of the log's thread changed nothing that shows through the noise"
+    ),
+}
+
 PLOTS = [
     Plot(
         "devices",

@@ -88,7 +88,20 @@ def bar_lines(sections: list[Section]) -> list[str]:
             shown = "" if value is None else number(value)
             link = f"[{section.name}](#{section.name})"
             rows.append([link, f"`{name}`", shown, bar["bar"], verdict(bar["holds"])])
-    return ["## Bars", ""] + table(["bench", "ratio", "value", "bar", ""], rows, right={2, 3})
+    lines = ["## Bars", ""] + table(["bench", "ratio", "value", "bar", ""], rows, right={2, 3})
+    missed = [line for section in sections for line in miss_lines(section)]
+    return [*lines, "What does not hold, and why:", "", *missed, ""] if missed else lines
+
+
+def miss_lines(section: Section) -> list[str]:
+    """Why a bar does not hold, as far as its bench knows: `MISSES`, by ratio."""
+    bars = section.result["bars"] if section.result else {}
+    misses = getattr(section.module, "MISSES", {})
+    return [
+        f"* `{name}`: {misses[name]}"
+        for name, bar in bars.items()
+        if bar["holds"] is False and name in misses
+    ]
 
 
 def beside_lines(sections: list[Section]) -> list[str]:

@@ -6,6 +6,7 @@ most lines that nothing ran.
 """
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,10 @@ WORST = 15
 
 
 def relative(name: str) -> str:
-    """A file's path below the checkout, whether the compiler kept it absolute or not."""
-    path = Path(name)
-    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else name.lstrip("./")
+    """A file's path below the checkout, however the compiler kept it: absolute, or by way of the
+    build folder."""
+    path = Path(os.path.normpath(ROOT / name))
+    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else name
 
 
 def percent(summaries: list[dict[str, Any]], what: str) -> float:
