@@ -13,11 +13,17 @@
 namespace cowshed::engine {
 namespace {
 
-absl::Status InvalidName(std::string_view name, std::string_view problem) {
+// Of a length and of bytes that do no harm to who reads the error.
+std::string Shown(std::string_view name) {
   std::string shown(name.substr(0, kMaxNameBytes));
   for (char& c : shown) {
     if (static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) >= 0x7f) c = '?';
   }
+  return shown;
+}
+
+absl::Status InvalidName(std::string_view name, std::string_view problem) {
+  const std::string shown = Shown(name);
   return MakeError(absl::StatusCode::kInvalidArgument, "INVALID_NAME",
                    StrCat("name '", shown, "' ", problem), {{"name", shown}});
 }
@@ -183,7 +189,7 @@ absl::StatusOr<ParsedName> ParseName(std::string_view name) {
   }
   for (const std::string& segment : Split(parsed.dataset)) {
     if (!IsSegment(segment)) {
-      return InvalidName(name, StrCat("has the malformed segment '", segment,
+      return InvalidName(name, StrCat("has the malformed segment '", Shown(segment),
                                       "' (letters, digits and ._:-, starting with a letter or "
                                       "digit)"));
     }

@@ -26,6 +26,12 @@ TEST(ParseNameTest, TakesWhatTheContractAllows) {
   EXPECT_EQ(parsed.snapshot, "s");
 }
 
+// Bug: the segment at fault was shown with whatever bytes it had, a terminal's escapes among them.
+TEST(ParseNameTest, ErrorsShowHarmlessBytesOnly) {
+  const absl::Status status = ParseName("a/b\x1b[31m\xc3\xbc").status();
+  for (const char c : std::string(status.message())) EXPECT_TRUE(c >= 0x20 && c < 0x7f) << c;
+}
+
 TEST(ParseNameTest, RefusesEverythingElse) {
   for (const std::string& name :
        {std::string(), std::string("/a"), std::string("a/"), std::string("a//b"), std::string("@s"),

@@ -334,6 +334,7 @@ def test_import_refuses_another_size_and_cleans_up(
     for name, why in (("pipe", "a file or a block device"), ("empty", "an empty file")):
         refused = cow("import", tmp_path / name, f"{base}/b")
         assert refused.status == 1 and why in refused.stderr, refused.stderr
+        assert refused.stderr.startswith("cow: "), "nothing of a progress bar in a pipe"
         assert str(tmp_path / name) in refused.stderr
     assert not client.exists(f"{base}/b")
     failed = cow("export", f"{base}/none", tmp_path / "out")

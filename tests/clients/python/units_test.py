@@ -230,7 +230,9 @@ def test_sizes(text: str, count: int) -> None:
     assert Size().convert(text, None, None) == count
 
 
-@pytest.mark.parametrize("text", ["", "k", "-1", "1x", "1.2.3", "1 2"])
+@pytest.mark.parametrize(
+    "text", ["", "k", "-1", "1x", "1.2.3", "1 2", "8192P", "99999999T", "9" * 5000, "9" * 400 + ".5"]
+)
 def test_wrong_sizes(text: str) -> None:
     with pytest.raises(click.BadParameter):
         Size().convert(text, None, None)
@@ -241,7 +243,7 @@ def test_spans_and_labels() -> None:
     assert Span().convert("1h30m", None, None) == timedelta(minutes=90)
     assert Span().convert("1w", None, None) == timedelta(days=7)
     assert Label().convert("a=b=c", None, None) == ("a", "b=c")
-    for text in ("", "h", "1y", "1h 30"):
+    for text in ("", "h", "1y", "1h 30", "9999999999999w", "9" * 400):
         with pytest.raises(click.BadParameter):
             Span().convert(text, None, None)
     with pytest.raises(click.BadParameter):

@@ -8,10 +8,12 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any, TypeVar
 
 import click
 from google.protobuf.message import Message
+from rich.console import Console
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -123,7 +125,8 @@ class App:
             DownloadColumn(binary_units=True),
             TransferSpeedColumn(),
             TimeRemainingColumn(),
-            console=console(stderr=True),
+            # Disabled, it would still end with a line break.
+            console=console(stderr=True) if self.chatty else Console(quiet=True),
             disable=not self.chatty,
             transient=True,
         )
@@ -202,8 +205,10 @@ class Size(click.ParamType):
         match = self._PATTERN.fullmatch(str(value).strip())
         if match is None:
             self.fail(f"{value!r} is no size; expected e.g. 4096, 16k or 10G", param, ctx)
-        size = float(match[1]) if "." in match[1] else int(match[1])
-        return int(size * 1024 ** " kmgtp".index(match[2].lower() or " "))
+        size = Decimal(match[1]) * 1024 ** " kmgtp".index(match[2].lower() or " ")
+        if size >= 1 << 63:
+            self.fail(f"{value!r} is more than any dataset can have", param, ctx)
+        return int(size)
 
 
 class Span(click.ParamType):
@@ -220,11 +225,17 @@ class Span(click.ParamType):
             return value
         text = str(value).strip().lower()
         if re.fullmatch(r"\d+(\.\d+)?", text):
-            return timedelta(seconds=float(text))
+            return self._span(value, float(text))
         if not re.fullmatch(r"(\d+(\.\d+)?[smhdw])+", text):
             self.fail(f"{value!r} is no span of time; expected e.g. 90s, 2h or 7d", param, ctx)
         parts = re.findall(r"(\d+(?:\.\d+)?)([smhdw])", text)
-        return timedelta(seconds=sum(float(n) * self._UNITS[unit] for n, unit in parts))
+        return self._span(value, sum(float(n) * self._UNITS[unit] for n, unit in parts))
+
+    def _span(self, value: Any, seconds: float) -> timedelta:
+        try:
+            return timedelta(seconds=seconds)
+        except OverflowError:
+            self.fail(f"{value!r} is too long")
 
 
 class Label(click.ParamType):
